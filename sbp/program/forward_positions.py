@@ -1,8 +1,8 @@
 """Where ops stand in the forward pass: what pipelines cut.
 
 A forward op stands where it comes in the program, an op of the backward pass where the forward op
-stands that it differentiates, an update where its variable is first read. So a place between two
-positions cuts the whole training step in two.
+stands that it differentiates, an update where its variable is first read, and so does what adds
+gradients for it. So a place between two positions cuts the whole training step in two.
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ class _Finder:
         for op in self.program.ops:
             if op.phase == "optimizer" and op.is_update:
                 self.place[op.name] = held[dict(op.inputs)["model_0"]]
+            elif op.phase == "optimizer":  # it makes a gradient, or a part of one
+                made = [self.gradient_of[t] for _, t in op.outputs if t in self.gradient_of]
+                self.place |= {op.name: held[made[0]]} if made else {}
         return Positions(self.count, self.place, held)
 
     def _again(self) -> dict[str, Op]:

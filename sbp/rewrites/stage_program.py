@@ -112,6 +112,9 @@ class _CrossingOps:
     def _op(self, item: StageCrossing, kind: str, name: str, read: str, made: str) -> Op:
         producer = self.program.producer.get(item.tensor)
         phase = "forward" if producer is None else producer.phase
+        readers = self.program.consumers.get(item.tensor, ())
+        if readers and all(op.phase == "optimizer" for op, _ in readers):
+            phase = "optimizer"
         if made not in ("", item.tensor):
             self.tensors.append(replace(self.program.tensor[item.tensor], name=made))
         inputs = (("in_0", read),) if read else ()

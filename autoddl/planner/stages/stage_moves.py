@@ -10,6 +10,7 @@ first, the tensor arrives in the state from which all readers there get theirs s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from autoddl.planner.stages.stage_links import Links
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.layout import OUTPUT, Layout, Path, Reader, Redistribution
 from autoddl.sbp.rewrites.in_parts.masks_in_stages import in_each_stage, layout_in_each_stage
+from autoddl.sbp.rewrites.tied_sums import sums_once
 from autoddl.sbp.shards import local_bytes
 from autoddl.sbp.state import NdSbp
 
@@ -50,9 +52,10 @@ class StageMoves:
     ) -> None:
         self.parts, self.links = tuple(parts), links
         whole = parts[0].assigned.problem.program
-        self.program, self.stage_of = (
-            in_each_stage(whole, stage_of) if len(parts) > 1 else (whole, stage_of)
-        )
+        self.program, self.stage_of = whole, stage_of
+        if len(parts) > 1:
+            drawn, self.stage_of = in_each_stage(whole, stage_of)
+            self.program = sums_once(drawn, self.stage_of)
 
     def assigned(self, stage: int) -> Assigned:
         """Return the assignment that a stage follows."""
@@ -152,12 +155,22 @@ class StageMoves:
 
     def _transfer(self, tensor: str, source: int, target: int, way: _Way) -> Transfer:
         sent = Transfer(tensor, source, target, way.before, None, way.arrival)
-        readers = self.program.consumers.get(tensor, ())
-        if readers and all(op.phase == "optimizer" for op, _ in readers):
+        if self.goes_once(tensor):
             return sent
-        size = self.local(tensor, self.arrived(sent), target)
-        seconds = self.links.seconds(self.parts[source].ranks, self.parts[target].ranks, size)
-        return Transfer(tensor, source, target, way.before, seconds, way.arrival)
+        return replace(sent, seconds=self.sent_s(sent))
+
+    def goes_once(self, tensor: str) -> bool:
+        """Tell whether a tensor goes to other stages once per step: a variable, or what updates read."""
+        readers = self.program.consumers.get(tensor, ())
+        held = tensor not in self.program.producer and tensor not in self.program.inputs
+        return held or (bool(readers) and all(op.phase == "optimizer" for op, _ in readers))
+
+    def sent_s(self, item: Transfer) -> float:
+        """Return the seconds in which a tensor is sent."""
+        size = self.local(item.tensor, self.arrived(item), item.target)
+        return self.links.seconds(
+            self.parts[item.source].ranks, self.parts[item.target].ranks, size
+        )
 
     def _cut(self, tensor: str, source: int, paths: Mapping[Reader, Path]) -> _Way:
         """Cut the paths of all readers in two, where the fewest bytes have to be sent."""

@@ -26,6 +26,7 @@ from autoddl.sbp.program.forward_positions import Positions, stages
 from autoddl.sbp.program.live_across import kept_tensors
 from autoddl.sbp.rewrites.in_parts.masks_in_stages import drawn_as
 from autoddl.sbp.rewrites.stage_program import StageCrossing, stage_layout
+from autoddl.sbp.rewrites.tied_sums import accumulated
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
 
@@ -300,7 +301,11 @@ class Staged(StageMoves):
             )
         for sent in self.transfers:
             of = (self.maker(sent.tensor),)
-            found += self._boxings(sent.source, of, sent.tensor, self.made[sent.tensor], sent.path)
+            begun = self._boxings(sent.source, of, sent.tensor, self.made[sent.tensor], sent.path)
+            if sent.seconds is None:
+                begun = (spent._replace(phase=ONCE) for spent in begun)
+                found.append(Spent(sent.target, ONCE, BOXING, of, self.sent_s(sent)))
+            found += begun
         again = [s for s in found if s.phase == "forward" and s.stage in self.recomputed]
         return found + [spent._replace(phase="backward") for spent in again]
 
@@ -333,8 +338,7 @@ class Staged(StageMoves):
             if self.in_flight[copy.stage] > 1 and not again:
                 found.append(copy)
         if self.micro_batches > 1:
-            gradients = (p.gradient for p in self.program.parameters if p.gradient in self.made)
-            for name in filter(None, gradients):
+            for name in filter(self.made.__contains__, accumulated(self.program)):
                 size = 3 * self._size(name)
                 found.append(self._moved(self.where(name), "backward", name, "add_n", size))
         return found

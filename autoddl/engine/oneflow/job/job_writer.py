@@ -280,6 +280,11 @@ class JobWriter:
         group.op_set.op_name.append(op.name)
         self.job.job_parallel_view_conf.op_name2is_local_parallel_view[op.name] = False
 
+    def remove(self, name: str) -> None:
+        """Take an op out of the job, which nothing reads any more."""
+        self.job.net.op.remove(self.ops.pop(name))
+        self.group.pop(name).op_set.op_name.remove(name)
+
     def copy_signature(self, name: str, other: str) -> None:
         """Give the op `other` the states of an op's operands."""
         table = self.job.job_parallel_view_conf.op_name2nd_sbp_signature_conf

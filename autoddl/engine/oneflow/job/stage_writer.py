@@ -13,11 +13,12 @@ from typing import Any
 
 from autoddl.engine.oneflow.capture.op_names import SCALING, neutral_name
 from autoddl.engine.oneflow.job import accumulation
-from autoddl.engine.oneflow.job.job_writer import JobWriter
+from autoddl.engine.oneflow.job.job_writer import JobWriter, write_signature
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.layout import Reader, Redistribution
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.recomputation import can_repeat
+from autoddl.sbp.rewrites.tied_sums import is_late
 from autoddl.sbp.state import NdSbp
 
 BUFFER = "autoddl-buffer-"
@@ -67,12 +68,26 @@ class StageWriter:
                 for lbn in writer.reads(tensor, reader):
                     if lbn not in arrived:
                         name = f"autoddl-transfer-{number}" + (f"-{len(arrived)}" * bool(arrived))
-                        sent = writer.chain(f"{name}-sent", lbn, (*variable, *item.path))
-                        arrived[lbn] = writer.identity(
-                            name, sent, item.arrived(writer.state(sent)),
-                            group=self.groups[item.target], buffer_size=between,
+                        # a variable once per step, and then for every micro-batch
+                        source = writer.source(lbn) if variable else lbn
+                        sent = writer.chain(f"{name}-sent", source, (*variable, *item.path))
+                        state, group = item.arrived(writer.state(sent)), self.groups[item.target]
+                        made = writer.identity(
+                            name, sent, state, group=group,
+                            buffer_size=0 if item.seconds is None else between,
                         )  # fmt: skip
+                        if source != lbn:
+                            made = self._repeated(lbn, f"{name}-repeated", made, state, group)
+                        arrived[lbn] = made
                     writer.rewire(reader, lbn, arrived[lbn])
+
+    def _repeated(self, like: str, name: str, lbn: str, state: NdSbp, group: Any) -> str:
+        """Hand on what has arrived to every micro-batch, as the op does that makes the blob `like`."""
+        op = self.writer.copy(self.writer.ops[like.split("/")[0]], name)
+        op.user_conf.input["in"].s[0] = lbn
+        self.writer.move(name, group)
+        write_signature(self.job, name, {"in_0": state, "out_0": state})
+        return f"{name}/out_0"
 
     def begins(self, item: Redistribution) -> NdSbp | None:
         """Return the state of the identity that a redistribution begins with; None where it has none.
@@ -121,11 +136,14 @@ class StageWriter:
                 )
             if made is None:
                 continue
-            stage = self.stage_of[made.name]
-            for op, _ in self.program.consumers.get(parameter.tensor, ()):
-                here = op.phase == "backward" and self.stage_of[op.name] == stage
-                if here and op is not made:
-                    self.writer.ops[made.name].ctrl_in_op_name.append(op.name)
+            of_each = [made]
+            if is_late(made):
+                of_each = [self.program.producer[tensor] for _, tensor in made.inputs]
+            for last in of_each:
+                for op, _ in self.program.consumers.get(parameter.tensor, ()):
+                    here = self.stage_of[op.name] == self.stage_of[last.name]
+                    if here and op.phase == "backward" and op is not last:
+                        self.writer.ops[last.name].ctrl_in_op_name.append(op.name)
 
     def _buffer(self, tensor: str, reader: Reader) -> None:
         producer = self.program.producer.get(tensor)

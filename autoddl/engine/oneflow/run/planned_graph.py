@@ -28,6 +28,7 @@ from autoddl.engine.oneflow.job import accumulation, plan_injection
 from autoddl.engine.oneflow.job.halves_writer import write_halves
 from autoddl.engine.oneflow.job.op_writer import write_changes
 from autoddl.engine.oneflow.job.precision_writer import write_precision
+from autoddl.engine.oneflow.job.sum_writer import write_sums
 from autoddl.engine.oneflow.run.agree import of_rank_0
 from autoddl.engine.oneflow.run.compile_settings import compiling
 from autoddl.engine.oneflow.run.global_tensors import placements, sbp_of, shard
@@ -39,6 +40,7 @@ from autoddl.sbp.rewrites.in_parts.masks_in_stages import in_each_stage
 from autoddl.sbp.rewrites.in_parts.sync_batchnorm import is_synchronised, synchronised
 from autoddl.sbp.rewrites.in_parts.whole_masks import has_whole_masks, with_whole_masks
 from autoddl.sbp.rewrites.recomputed_layers import in_layers, ops_again
+from autoddl.sbp.rewrites.tied_sums import is_late, sums_once
 from autoddl.sbp.state import broadcast
 
 logger = logging.getLogger(__name__)
@@ -190,6 +192,9 @@ def planned_job(
         program = in_layers(program, again)
     if program is not traced:
         write_changes(job, traced, program, twin.name, micro_batches=plan.micro_batches)
+    if any(map(is_late, plan.program.ops)):
+        program = sums_once(program, plan.stage_of)
+        write_sums(job, program, twin.name)
     if plan.duplex:
         half, program = program, halves(program)
         write_halves(job, half, program, twin.name)

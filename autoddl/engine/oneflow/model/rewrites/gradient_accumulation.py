@@ -13,6 +13,8 @@ from dataclasses import replace
 
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.program import Op, Program, Tensor
+from autoddl.sbp.rewrites.stage_program import DEPARTURE
+from autoddl.sbp.rewrites.tied_sums import is_late
 from autoddl.sbp.state import NdSbp
 
 BUFFER, SUM, SCALE = "identity_buffer", "acc", "scalar_mul"
@@ -29,6 +31,15 @@ def summed(layout: Layout) -> Layout:
     for parameter in program.parameters:
         if parameter.gradient in program.producer and parameter.update is not None:
             gradients[parameter.gradient or ""] = parameter.update
+    for gradient in [name for name in gradients if is_late(program.producer[name])]:
+        del gradients[gradient]  # its parts are summed up
+    gradients |= {
+        tensor: op.name
+        for op in program.ops
+        if is_late(op) or (op.type == DEPARTURE and op.phase == "optimizer")
+        for _, tensor in op.inputs
+        if tensor in program.producer and program.producer[tensor].phase == "backward"
+    }
     means = {gradient: f"mean {gradient}" for gradient in gradients}
     updates, made = set(gradients.values()), layout.made
     ops: list[Op] = []
