@@ -105,9 +105,11 @@ class _CrossingOps:
     def leave(self, item: StageCrossing, number: int) -> Op:
         """Return the op of a tensor that leaves."""
         name = f"{DEPARTURE} {number} {item.tensor}"
+        held = item.tensor not in self.program.producer and item.tensor not in self.program.inputs
         if item.path:
             self.moves.append(Redistribution(item.tensor, item.path, ((name, "in_0"),)))
-        return self._op(item, DEPARTURE, name, item.tensor, name if item.in_pieces else "")
+        made = item.in_pieces or held  # a variable is copied before
+        return self._op(item, DEPARTURE, name, item.tensor, name if made else "")
 
     def _op(self, item: StageCrossing, kind: str, name: str, read: str, made: str) -> Op:
         producer = self.program.producer.get(item.tensor)

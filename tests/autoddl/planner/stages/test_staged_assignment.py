@@ -18,6 +18,7 @@ from autoddl.sbp.layout import OUTPUT
 from autoddl.sbp.mesh import Cluster, Level, Mesh
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
+from autoddl.sbp.rewrites.tied_sums import accumulated, is_late, sums_once, tied_sums
 from autoddl.sbp.state import NdSbp
 from autoddl.search.network.cost_network import CostNetwork
 from experiments.lib import oneflow_problems as builder
@@ -199,20 +200,39 @@ def test_stages_are_numbered_along_the_forward_pass(cuts: list[Staged]) -> None:
             assert (item.target > staged.where(item.tensor)) == forwards
 
 
-def test_a_gradient_that_only_an_update_reads_is_sent_once() -> None:
-    """The sum of a tied weight's gradients is made in the first stage, where its update is."""
+def test_a_tied_weight_and_its_gradients_are_sent_once() -> None:
+    """Each stage sums up its own; they are added in the first one, where the update is, or before it."""
     problem = builder.build(tied(), Mesh.parse("2"), cluster())
-    found = positions(problem.program)
-    (parameter,) = (p for p in problem.program.parameters if p.tensor == "model.weight")
-    producer = problem.program.producer[parameter.gradient or ""]
-    moved = replace(found, op={**found.op, producer.name: found.count - 1})
+    program, found = problem.program, positions(problem.program)
+    (parameter,) = (p for p in program.parameters if p.tensor == "model.weight")
+    total = program.producer[parameter.gradient or ""]
+    moved = replace(found, op={**found.op, total.name: found.count - 1})
     links = Links(problem.profile, Mesh.parse("2x2").cluster)
     assignment = tuple(0 for _ in nodes_of(problem))
-    for places, once in ((found, []), (moved, [parameter.gradient])):
+    for places, home in ((found, 0), (moved, 1)):
         staged = Staged.equal(Assigned(problem, assignment), places, (found.count // 2,), 4, links)
-        sent = {t.tensor for t in staged.transfers} - {t.tensor for t in staged.step.transfers}
-        assert sorted(sent) == once
-        assert ("model.weight", 1) in {(t.tensor, t.target) for t in staged.transfers}
+        parts = [(t, staged.stage_of[program.producer[t].name]) for _, t in total.inputs]
+        wanted = {("model.weight", 1), *((t, home) for t, stage in parts if stage != home)}
+        wanted |= {(str(parameter.gradient), 0)} if home else set()
+        once = {(t.tensor, t.target) for t in staged.transfers if t.seconds is None}
+        assert len({stage for _, stage in parts}) == 2 and once == wanted
+        assert not {t.tensor for t in staged.step.transfers} & {tensor for tensor, _ in once}
+        late = {s.of[0] for s in staged.planned if s.phase == "once" and s.stream == "boxing"}
+        assert late >= {staged.maker(tensor) for tensor, _ in once}  # they are priced
+        assert staged.program.op[total.name].phase == "optimizer"
+        assert set(accumulated(staged.program)) >= {t for t, _ in parts}
+        assert parameter.gradient not in accumulated(staged.program)
+
+
+def test_gradients_of_one_stage_are_added_for_each_micro_batch() -> None:
+    program = tied()
+    (total,) = tied_sums(program)
+    stage_of = dict.fromkeys(program.op, 0)
+    assert sums_once(program, stage_of) is program and not any(map(is_late, program.ops))
+    first = program.producer[total.inputs[0][1]].name
+    late = sums_once(program, {**stage_of, first: 1})
+    assert [op.name for op in late.ops if is_late(op)] == [total.name]
+    assert positions(late).op[total.name] == positions(late).held["model.weight"]
 
 
 LEVELS = Cluster((Level("node", 2), Level("gpu", 4)))
