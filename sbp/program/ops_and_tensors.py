@@ -26,6 +26,8 @@ UNREAD = "unread"
 """An attribute that no engine sees: the results that nothing reads, and that may be anything."""
 AGAIN = "autoddl-again-"
 """What names of copies begin with that make forward results once more for the backward pass."""
+STAGE, TIED = "autoddl-stage-", "autoddl-tied-"
+"""What names of numbered copies begin with: of an op in a stage, and of one before each part of a sum."""
 READ = "read."
 """What names of inputs begin with which no call gives, but the graph reads itself."""
 PHASES = ("forward", "backward", "optimizer")
@@ -156,3 +158,15 @@ class Interner:
     def __call__(self, value: tuple[_T, ...]) -> tuple[_T, ...]:
         """Return the first of the values that were the same."""
         return self._known.setdefault(exact(value), value)
+
+
+def copy_of(name: str) -> str:
+    """Return the op or tensor of which one is a numbered copy; the same of one that is none.
+
+    >>> copy_of("autoddl-stage-2-w-cast"), copy_of("w-cast")
+    ('w-cast', 'w-cast')
+    """
+    for prefix in (STAGE, TIED):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix).partition("-")[2]
+    return name

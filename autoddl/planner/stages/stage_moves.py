@@ -19,8 +19,8 @@ from autoddl.plan.value import Transfer
 from autoddl.planner.stages.stage_links import Links
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.layout import OUTPUT, Layout, Path, Reader, Redistribution
-from autoddl.sbp.rewrites.in_parts.masks_in_stages import in_each_stage, layout_in_each_stage
-from autoddl.sbp.rewrites.tied_sums import sums_once
+from autoddl.sbp.rewrites.stage_copies import in_each_stage, layout_in_each_stage
+from autoddl.sbp.rewrites.tied_sums import layout_with_sums, sums_once
 from autoddl.sbp.shards import local_bytes
 from autoddl.sbp.state import NdSbp
 
@@ -48,14 +48,18 @@ class StageMoves:
     """
 
     def __init__(
-        self, parts: Sequence[StagePart], stage_of: Mapping[str, int], links: Links
-    ) -> None:
+        self, parts: Sequence[StagePart], stage_of: Mapping[str, int], links: Links, *,
+        several: bool,
+    ) -> None:  # fmt: skip
+        """Cut at the stages of ops, variables and inputs, for several micro-batches or one."""
         self.parts, self.links = tuple(parts), links
         whole = parts[0].assigned.problem.program
-        self.program, self.stage_of = whole, stage_of
+        self.program, self._copied, self.stage_of = whole, whole, stage_of
         if len(parts) > 1:
-            drawn, self.stage_of = in_each_stage(whole, stage_of)
-            self.program = sums_once(drawn, self.stage_of)
+            self._copied, self.stage_of = in_each_stage(whole, stage_of, casts=several)
+            self.program = self._copied
+            if several:
+                self.program, self.stage_of = sums_once(self._copied, self.stage_of)
 
     def assigned(self, stage: int) -> Assigned:
         """Return the assignment that a stage follows."""
@@ -64,10 +68,11 @@ class StageMoves:
     @cached_property
     def layouts(self) -> Mapping[Assigned, Layout]:
         """Return by assignment the states of all that any stage makes."""
-        return {
-            each: layout_in_each_stage(each.layout, self.program, self.stage_of)
-            for each in dict.fromkeys(part.assigned for part in self.parts)
-        }
+        found = {}
+        for each in dict.fromkeys(part.assigned for part in self.parts):
+            copied = layout_in_each_stage(each.layout, self._copied)
+            found[each] = layout_with_sums(copied, self.program)
+        return found
 
     def layout(self, stage: int) -> Layout:
         """Return the states of all tensors in the assignment that a stage follows."""

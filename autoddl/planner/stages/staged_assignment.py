@@ -24,7 +24,7 @@ from autoddl.sbp.layout import OUTPUT, Layout, Path
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program.forward_positions import Positions, stages
 from autoddl.sbp.program.live_across import kept_tensors
-from autoddl.sbp.rewrites.in_parts.masks_in_stages import drawn_as
+from autoddl.sbp.program.ops_and_tensors import copy_of
 from autoddl.sbp.rewrites.stage_program import StageCrossing, stage_layout
 from autoddl.sbp.rewrites.tied_sums import accumulated
 from autoddl.sbp.rules.candidates import NdSignature
@@ -66,7 +66,7 @@ class Staged(StageMoves):
         links: Links, *, recomputed: Sequence[int] = (), in_flight: Sequence[int] | None = None,
         memories: Memories | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(parts, stages(found, bounds), links)
+        super().__init__(parts, stages(found, bounds), links, several=micro_batches > 1)
         self.bounds, self.stages, self.micro_batches = tuple(bounds), len(parts), micro_batches
         self.recomputed = tuple(recomputed)
         strict = strict_in_flight(self.stages, micro_batches)
@@ -289,7 +289,7 @@ class Staged(StageMoves):
                 self._phase(op.name),
                 COMPUTE,
                 (op.name,),
-                seconds[self.assigned(stage)][drawn_as(op.name)].seconds,
+                seconds[self.assigned(stage)][copy_of(op.name)].seconds,
             )
             for op in self.program.ops
             for stage in (self.stage_of[op.name],)
@@ -316,7 +316,7 @@ class Staged(StageMoves):
         phase = next((each for each in PASSES if each in phases), ONCE)
         problem = self.assigned(stage).problem
         prices = problem.setting.prices
-        for price in prices.path(drawn_as(tensor), start, path):
+        for price in prices.path(copy_of(tensor), start, path):
             free = prices.hidden(price)
             free *= not problem.compute_stream  # there nothing overlaps
             yield Spent(stage, phase, BOXING, of, price.seconds, free)

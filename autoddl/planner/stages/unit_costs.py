@@ -17,7 +17,7 @@ import numpy.typing as npt
 from autoddl.planner.stages.stage_links import Links, Ranks
 from autoddl.planner.stages.staged_assignment import ONCE, Spent, Staged
 from autoddl.sbp.program.forward_positions import Positions
-from autoddl.sbp.rewrites.in_parts.masks_in_stages import is_drawn
+from autoddl.sbp.rewrites.stage_copies import is_own
 from autoddl.sbp.rewrites.tied_sums import tied_sums
 
 Floats = npt.NDArray[np.float64]
@@ -89,14 +89,16 @@ class UnitCosts:
     def spans(self) -> TensorSpans:
         """Return where tensors are made and read, in the order in which they are made."""
         whole, rows = self.whole, []
-        tied = {op.name for op in tied_sums(whole.program)}
+        tied = {name for one in tied_sums(whole.program) for name in one.names}
         for tensor in whole.made:
             readers = whole.program.consumers.get(tensor, ())
             names = [op.name for op, _ in readers if op.phase != "optimizer"]
             made = self._place(whole.maker(tensor))
             places = [made, *map(self._place, names)]
             once = whole.goes_once(tensor) or (names and tied.issuperset(names))
-            if once or is_drawn(whole.program.producer.get(tensor)):  # wherever it is read
+            if once or is_own(
+                whole.program, whole.program.producer.get(tensor)
+            ):  # wherever it is read
                 places = [made]
             rows.append((min(places), max(places), made == min(places)))
         first, last, on = np.array(rows, dtype=np.int64).reshape(-1, 3).T

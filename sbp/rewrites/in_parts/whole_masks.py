@@ -21,7 +21,7 @@ import numpy as np
 
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.program import Op, Program, Tensor
-from autoddl.sbp.program.ops_and_tensors import UNREAD
+from autoddl.sbp.program.ops_and_tensors import UNREAD, copy_of
 
 PREFIX = "autoddl-mask-"
 """What the names of the ops begin with that a program has only then."""
@@ -68,7 +68,12 @@ def with_whole_masks(program: Program, *, alike: bool) -> Program:
 
 def has_whole_masks(program: Program) -> bool:
     """Tell whether a program is what `with_whole_masks` has made of another one."""
-    return any(op.name.startswith(PREFIX) for op in program.ops)
+    return any(is_drawn(op.name) for op in program.ops)
+
+
+def is_drawn(name: str) -> bool:
+    """Tell whether an op, or what makes a tensor, takes part in drawing a mask."""
+    return copy_of(name).startswith(PREFIX)
 
 
 def _draws(program: Program, op: Op) -> bool:
@@ -111,7 +116,7 @@ def in_one_dropout(layout: Layout) -> Layout:
     rates = {
         name: op.attr["rate"]
         for op in program.ops
-        if op.name.startswith(PREFIX) and op.type == "dropout"
+        if is_drawn(op.name) and op.type == "dropout"
         for _, name in op.outputs
     }
     applied = {
@@ -125,9 +130,9 @@ def in_one_dropout(layout: Layout) -> Layout:
         left.setdefault(program.op[name].module, []).append(name)
     signatures = dict(layout.signatures)
     ops: list[Op] = []
-    tensors = {t.name: t for t in program.tensors if not t.name.startswith(PREFIX)}
+    tensors = {t.name: t for t in program.tensors if not is_drawn(t.name)}
     for op in program.ops:
-        if op.name.startswith(PREFIX):
+        if is_drawn(op.name):
             continue
         inputs = tuple((operand, renamed.get(name, name)) for operand, name in op.inputs)
         if op.name not in applied:
@@ -152,8 +157,8 @@ def in_one_dropout(layout: Layout) -> Layout:
     moves = [
         Redistribution(renamed.get(m.tensor, m.tensor), m.path, readers, m.after, m.early)
         for m in layout.redistributions
-        if not m.tensor.startswith(PREFIX)
+        if not is_drawn(m.tensor)
         for readers in (tuple((o, "in_0" if o in applied else p) for o, p in m.readers),)
     ]
-    kept = [pair for pair in layout.after.items() if not any(n.startswith(PREFIX) for n in pair)]
+    kept = [pair for pair in layout.after.items() if not any(map(is_drawn, pair))]
     return Layout.of(whole, signatures, layout.variables, layout.inputs, moves, dict(kept))

@@ -26,9 +26,8 @@ from autoddl.engine.oneflow.capture.reader import accumulation_steps, program_of
 from autoddl.engine.oneflow.capture.shadow import named_variables, of_tensors
 from autoddl.engine.oneflow.job import accumulation, plan_injection
 from autoddl.engine.oneflow.job.halves_writer import write_halves
-from autoddl.engine.oneflow.job.op_writer import write_changes
+from autoddl.engine.oneflow.job.op_writer import write_changes, write_sums
 from autoddl.engine.oneflow.job.precision_writer import write_precision
-from autoddl.engine.oneflow.job.sum_writer import write_sums
 from autoddl.engine.oneflow.run.agree import of_rank_0
 from autoddl.engine.oneflow.run.compile_settings import compiling
 from autoddl.engine.oneflow.run.global_tensors import placements, sbp_of, shard
@@ -36,10 +35,10 @@ from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.ops_and_tensors import SEED
 from autoddl.sbp.rewrites.halves import HALF, halves, second
-from autoddl.sbp.rewrites.in_parts.masks_in_stages import in_each_stage
 from autoddl.sbp.rewrites.in_parts.sync_batchnorm import is_synchronised, synchronised
 from autoddl.sbp.rewrites.in_parts.whole_masks import has_whole_masks, with_whole_masks
 from autoddl.sbp.rewrites.recomputed_layers import in_layers, ops_again
+from autoddl.sbp.rewrites.stage_copies import in_each_stage
 from autoddl.sbp.rewrites.tied_sums import is_late, sums_once
 from autoddl.sbp.state import broadcast
 
@@ -193,7 +192,7 @@ def planned_job(
     if program is not traced:
         write_changes(job, traced, program, twin.name, micro_batches=plan.micro_batches)
     if any(map(is_late, plan.program.ops)):
-        program = sums_once(program, plan.stage_of)
+        program, _ = sums_once(program, plan.stage_of)
         write_sums(job, program, twin.name)
     if plan.duplex:
         half, program = program, halves(program)

@@ -9,9 +9,9 @@ from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.forward_positions import positions, stages
-from autoddl.sbp.rewrites.in_parts.masks_in_stages import in_each_stage, is_drawn
-from autoddl.sbp.rewrites.in_parts.whole_masks import in_one_dropout, with_whole_masks
+from autoddl.sbp.rewrites.in_parts.whole_masks import in_one_dropout, is_drawn, with_whole_masks
 from autoddl.sbp.rewrites.micro_batch import micro_batch
+from autoddl.sbp.rewrites.stage_copies import in_each_stage
 from experiments.lib.oneflow_problems import build
 from tests.autoddl.planner.stages.test_staged_assignment import random_cuts
 from tests.sbp.rewrites.test_halves import drawn
@@ -31,13 +31,13 @@ def test_each_stage_draws_what_it_reads(cuts: list[Staged]) -> None:
     several = 0
     for staged in cuts:
         producer = staged.program.producer
-        assert not any(is_drawn(producer.get(item.tensor)) for item in staged.transfers)
+        assert not any(is_drawn(item.tensor) for item in staged.transfers)
         for op in staged.program.ops:
             for _, tensor in op.inputs:
                 made = producer.get(tensor)
-                if made is not None and is_drawn(made):
+                if made is not None and is_drawn(made.name):
                     assert staged.stage_of[made.name] == staged.stage_of[op.name]
-        drawing = [op for op in staged.program.ops if is_drawn(op)]
+        drawing = [op for op in staged.program.ops if is_drawn(op.name)]
         assert all(
             {
                 reader.name
@@ -56,7 +56,7 @@ def test_every_stage_has_states_seconds_and_memory_for_its_masks(cuts: list[Stag
         ops = [name for layout in layouts for name in layout.signatures]
         assert sorted(ops) == sorted(staged.program.op)
         spent = {item.of[0] for item in staged.planned}
-        assert all(op.name in spent for op in staged.program.ops if is_drawn(op))
+        assert all(op.name in spent for op in staged.program.ops if is_drawn(op.name))
         assert staged.timeline.step_s > 0 and min(m.total for m in staged.memory) > 0
 
 
