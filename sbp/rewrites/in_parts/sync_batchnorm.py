@@ -34,10 +34,11 @@ from autoddl.sbp.program.ops_and_tensors import UNREAD
 
 PREFIX = "autoddl-batchnorm-"
 """What the names of the ops begin with that a program has only then."""
-_DTYPES = {
-    "float32": 2,
-    "float64": 3,
-}  # the engine's numbers; halves would lose the statistics' digits
+_FLOAT32, _FLOAT64 = 2, 3  # the engine's numbers
+# In which type statistics are made of an activation: halves would lose their digits
+_STATISTICS = {
+    "float16": ("float32", _FLOAT32), "float32": ("float32", _FLOAT32), "float64": ("float64", _FLOAT64)
+}  # fmt: skip
 
 
 def synchronised(program: Program) -> Program:
@@ -55,12 +56,17 @@ def _has_parts(program: Program, op: Op) -> bool:
     """Tell whether an op normalises channels, its second dim, with statistics of several samples."""
     if op.type != "normalization" or not op.attr["training"] or op.attr["axis"] != 1:
         return False
-    x, made = program.tensor[dict(op.inputs)["x_0"]], dict(op.outputs)
+    inputs, made = dict(op.inputs), dict(op.outputs)
+    x = program.tensor[inputs["x_0"]]
     statistics = {made["mean_0"], made["inv_variance_0"]}
     readers = [reader for name in statistics for reader, _ in program.consumers.get(name, ())]
     alike = all(reader.type == "normalization_grad" for reader in readers)
     return (
-        x.dtype in _DTYPES and x.shape[0] > 1 and alike and statistics.isdisjoint(program.outputs)
+        "_add_to_output_0" not in inputs
+        and x.dtype in _STATISTICS
+        and x.shape[0] > 1
+        and alike
+        and statistics.isdisjoint(program.outputs)
     )
 
 
@@ -102,14 +108,22 @@ class _Parting:
         x = self.before.tensor[inputs["x_0"]]
         samples, channels, *space = x.shape
         of_sample, of_channel = (samples, channels), (channels,)
-        each, varied = x.name, None
+        (kind, number), each, varied = _STATISTICS[x.dtype], x.name, None
+        if kind != x.dtype:
+            each = self._add("float", "cast", [each], x.shape, dtype=number, pin_memory=False)
         if space:
             dims, count = tuple(range(2, len(x.shape))), math.prod(space)
-            total = self._add("sum", "reduce_sum", [x.name], of_sample, axis=dims, keepdims=False)
+            total = self._add("sum", "reduce_sum", [each], of_sample, axis=dims, keepdims=False)
             varied = self._add(
-                "var", "var", [x.name], of_sample, dim=dims, dtype=_DTYPES[x.dtype], keepdim=False,
+                "var",
+                "var",
+                [each],
+                of_sample,
+                dim=dims,
+                dtype=number,
+                keepdim=False,
                 unbiased=False,
-            )  # fmt: skip
+            )
             each = self._times("each", total, 1 / count)
         mean = self._mean("mean", each, samples)
         off = self._add("off", "broadcast_sub", [each, mean], of_sample)
@@ -195,7 +209,7 @@ class _Parting:
         first = self.before.tensor[dict(like.inputs)["x_0"]]
         role = "activation" if like.phase == "forward" else "gradient"
         made = f"{name}/{result}"
-        self.made[made] = Tensor(made, shape, first.dtype, role)
+        self.made[made] = Tensor(made, shape, _STATISTICS[first.dtype][0], role)
         outputs = ((result, made),)
         self.ops.append(Op(name, kind, inputs, outputs, _sorted(attrs), like.phase, like.module))
         return made
@@ -205,7 +219,8 @@ _PORTS = {  # operands and result
     "reduce_sum": (("input_tensor_0",), "output_tensor_0"), "var": (("input_0",), "output_0"),
     "scalar_mul": (("in_0",), "out_0"), "scalar_add": (("in_0",), "out_0"),
     "broadcast_sub": (("x_0", "y_0"), "z_0"), "broadcast_mul": (("x_0", "y_0"), "z_0"),
-    "square": (("x_0",), "y_0"), "rsqrt": (("x_0",), "y_0"), "add_n": (("in_0", "in_1"), "out_0"),
+    "cast": (("in_0",), "out_0"), "square": (("x_0",), "y_0"), "rsqrt": (("x_0",), "y_0"),
+    "add_n": (("in_0", "in_1"), "out_0"),
 }  # fmt: skip
 
 

@@ -116,6 +116,33 @@ def test_values_far_from_zero_keep_their_digits() -> None:
     assert abs(naive - exact["layers.0.running_var"]).max() > 1e-2
 
 
+def test_statistics_of_halves_are_made_in_float32() -> None:
+    """Of values around 30 halves have steps of 1/64: their variance has to be that of the halves."""
+    whole = program((8, 3, 6, 6))
+    halves = replace(
+        whole,
+        tensors=tuple(
+            replace(t, dtype="float16") if len(t.shape) > 1 else t for t in whole.tensors
+        ),
+    )
+    parts = synchronised(halves)
+    assert is_synchronised(parts)
+    kinds = {parts.tensor[t].dtype for op in parts.ops if PREFIX in op.name for _, t in op.outputs}
+    assert kinds == {"float16", "float32"}  # the two passes over an activation, and all else
+    for op in parts.ops:
+        if op.type in ("reduce_sum", "var") and PREFIX in op.name:
+            assert {parts.tensor[tensor].dtype for _, tensor in op.operands} == {"float32"}
+    values = drawn(whole, "float32", 30.0)
+    for name in whole.inputs:
+        values[name] = values[name].astype(np.float16).astype(np.float32)
+    exact = told(whole, {name: value.astype(np.float64) for name, value in values.items()})
+    found = told(parts, values)
+    for name in ("layers.0.running_var", "layers.0.running_mean"):
+        np.testing.assert_allclose(found[name], exact[name], rtol=1e-5, err_msg=name)
+        assert found[name].dtype == np.float32
+    np.testing.assert_allclose(found["loss"], exact["loss"], rtol=2e-2)
+
+
 def test_the_batch_can_be_cut_exactly() -> None:
     """The op itself has all of the batch, parts of it any; sums alone go over devices."""
     whole = program((4, 3, 5, 2))
