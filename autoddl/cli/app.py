@@ -16,6 +16,7 @@ from autoddl.launch.job import LaunchError
 PROG = "python -m autoddl"
 BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130
 COMMANDS: Mapping[str, str] = {
+    "profiles": "list the bundled profiles, or show one",
     "codegen": "write a saved plan as a Python script that needs only OneFlow",
     "run": "start the ranks of a training script on this node",
     "try": "run the best plans of a training script and keep the fastest",

@@ -31,6 +31,7 @@ BASES = {
     "trace": ["plan.json"],
     "merge": ["checkpoint"],
     "sign": [],
+    "profiles": [],
 }
 VALUES: dict[tuple[str, str], list[str]] = {
     ("run", "--nproc-per-node"): [*WHOLE, "0", "4:", ":", "4:2", "0:2", "2:2:2"],
@@ -82,6 +83,7 @@ VALUES: dict[tuple[str, str], list[str]] = {
     ("trace", "--profile"): UNREADABLE,
     ("merge", ""): [*UNREADABLE, "file.txt"],
     ("merge", "--output"): ["folder", "file.txt", "nul\0"],
+    ("profiles", ""): [*UNREADABLE, *ODD, "", "h10", "H100", "h100.json", "cpu", "script.py"],
     ("sign", ""): [*UNREADABLE, "", "checkpoint"],
 }
 LINES = [

@@ -1,0 +1,30 @@
+"""The examples of `--help` run as they stand, on toy sizes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from autoddl.cli.app import main
+
+WRITTEN = {"profiles": ()}
+"""Of each command with an example that needs no ranks, the files that it writes."""
+
+
+@pytest.mark.parametrize("command", WRITTEN)
+def test_the_example_runs(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([command, "--help"]) == 0
+    (line,) = re.findall(r"Example: python -m autoddl (.*)", capsys.readouterr().out)
+    before = set(tmp_path.iterdir())
+    assert main(shlex.split(line)) == 0
+    assert {path.name for path in set(tmp_path.iterdir()) - before} == set(WRITTEN[command])
+    assert capsys.readouterr().out
