@@ -8,16 +8,17 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from autoddl.cli.app import PROG, say
+from autoddl.cli.app import say
 from autoddl.cli.fit_network_command import summary
 from autoddl.cli.measuring import columns
+from autoddl.cli.options import example
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.report.plan_text import WIDTH
 from autoddl.units import bytes_text
 
 
-@click.command("profiles", epilog=f"Example: {PROG} profiles h100")
+@click.command("profiles", epilog=example("profiles h100"))
 @click.argument("name", metavar="[NAME]", required=False)
 def command(name: str | None) -> None:
     """List the bundled profiles, or show the links and devices of NAME, a bundled one or a file.

@@ -13,6 +13,7 @@ from autoddl.cli.app import COMMANDS, main
 
 # Of each command a line that asks for a missing file, and one with a bad value.
 MISSING = {
+    "plan": "missing.json --mesh 2",
     "profiles": "missing.json",
     "codegen": "missing.json",
     "run": "--nproc-per-node 2 missing.py",
@@ -24,6 +25,7 @@ MISSING = {
     "trace": "missing.json",
 }
 BAD = {
+    "plan": "program.json --mesh 2 --seed one",
     "profiles": "h100 h200",
     "codegen": "plan.json --learning-rate fast",
     "run": "--nproc-per-node two script.py",

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from autoddl.cli.app import main
+from tests.support.programs import transformer
 
-WRITTEN = {"profiles": ()}
+WRITTEN = {"profiles": (), "plan": ("plan.json",)}
 """Of each command with an example that needs no ranks, the files that it writes."""
 
 
@@ -23,7 +24,8 @@ def test_the_example_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([command, "--help"]) == 0
-    (line,) = re.findall(r"Example: python -m autoddl (.*)", capsys.readouterr().out)
+    (line,) = re.findall(r"Example:\n +python -m autoddl (.*)", capsys.readouterr().out)
+    transformer(layers=1, batch=32).save("gpt.json")
     before = set(tmp_path.iterdir())
     assert main(shlex.split(line)) == 0
     assert {path.name for path in set(tmp_path.iterdir()) - before} == set(WRITTEN[command])
