@@ -21,6 +21,7 @@ PROG = "python -m autoddl"
 PATIENCE_S = 2.0  # what takes longer shows that it goes on
 BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130
 COMMANDS: Mapping[str, str] = {
+    "capture": "write the program of a training script, to plan it elsewhere",
     "plan": "plan a saved program for a mesh or a cluster",
     "profiles": "list the bundled profiles, or show one",
     "codegen": "write a saved plan as a Python script that needs only OneFlow",
@@ -152,12 +153,14 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
+    console = Console(file=sys.stderr)
     if not console.is_interactive:
         yield lambda word: None
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    bar = Progress(*columns, console=console, transient=True)
+    bar = Progress(
+        *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
+    )
     task, begin = bar.add_task(text), Timer(PATIENCE_S, bar.start)
     begin.daemon = True
     begin.start()

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from autoddl.cli.app import main
+from tests.support.graph_scripts import TRAIN
 from tests.support.programs import transformer
 
-WRITTEN = {"profiles": (), "plan": ("plan.json",)}
+WRITTEN = {"profiles": (), "plan": ("plan.json",), "capture": ("program.json",)}
 """Of each command with an example that needs no ranks, the files that it writes."""
 
 
-@pytest.mark.parametrize("command", WRITTEN)
+@pytest.mark.parametrize(
+    "command", [pytest.param("capture", marks=pytest.mark.oneflow), "plan", "profiles"]
+)
 def test_the_example_runs(
     command: str,
     tmp_path: Path,
@@ -25,6 +28,7 @@ def test_the_example_runs(
     monkeypatch.chdir(tmp_path)
     assert main([command, "--help"]) == 0
     (line,) = re.findall(r"Example:\n +python -m autoddl (.*)", capsys.readouterr().out)
+    Path("train.py").write_text(TRAIN)
     transformer(layers=1, batch=32).save("gpt.json")
     before = set(tmp_path.iterdir())
     assert main(shlex.split(line)) == 0

@@ -32,6 +32,7 @@ BASES = {
     "merge": ["checkpoint"],
     "sign": [],
     "profiles": [],
+    "capture": ["script.py:build", "--output", "new.json"],
     "plan": ["program.json", "--mesh", "2", "--budget", "1", "--output", "new.json"],
 }
 VALUES: dict[tuple[str, str], list[str]] = {
@@ -106,6 +107,18 @@ VALUES: dict[tuple[str, str], list[str]] = {
     ("plan", "--fusion"): [*ODD, "", "16", "16,0", "16,64"],
     ("plan", "--parts"): [*ODD, "", "unlike"],
     ("plan", "--output"): [*UNWRITABLE, "plan.json", "program.json", "pipe", "."],
+    ("capture", ""): [
+        *UNREADABLE,
+        "",
+        ":",
+        ":build",
+        *(f"{name}:build" for name in UNREADABLE[:7]),
+        "missing.py:build",
+        "folder:build",
+        "nul\0.py:build",
+        f"{LONG}.py:build",
+    ],
+    ("capture", "--output"): [*UNWRITABLE, "plan.json", "pipe", ".", "script.py"],
     ("profiles", ""): [*UNREADABLE, *ODD, "", "h10", "H100", "h100.json", "cpu", "script.py"],
     ("sign", ""): [*UNREADABLE, "", "checkpoint"],
 }
@@ -118,6 +131,8 @@ LINES = [
     ["try", "--nproc-per-node", "1", "missing.py"], ["try", "--nproc-per-node", "1", "--x", "script.py"],
     ["fit-network"], ["fit-network", "--nproc-per-node", "2", "x"], ["fit-network", "--x"],
     ["fit-device"], ["fit-device", "--nproc-per-node", "2", LONG], ["codegen"], ["trace"], ["merge"],
+    ["capture"], ["capture", "script.py", "x"], ["capture", "script.py:f", "-o", "script.py", "--force"],
+    ["capture", "script.py", "--x"], ["capture", "script.py", "-o"],
     ["profiles", "h100", "h200"], ["profiles", "--x"], ["plan"], ["plan", "--mesh", "2"],
     ["plan", "program.json", "-o", "new.json"], ["plan", "program.json", "--mesh", "2"],
     ["plan", "program.json", "--cluster", "x", "-o", "new.json"],
