@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import io
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -24,12 +25,14 @@ from autoddl.cli.app import say, working
 from autoddl.cli.options import FORCE, check_new, example, option
 from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW
+from autoddl.engine.interface import Engine
 from autoddl.errors import AutoDDLError, near, one_line, shown
 from autoddl.launch.output import is_noise
 from autoddl.sbp.program import Program
 from autoddl.units import bytes_text
 
 STDERR = 2
+ROOT = str(Path(autoddl.__file__).parents[1])
 Call = tuple[Any, tuple[Any, ...], Mapping[str, Any]]
 """A graph and what it is called with."""
 
@@ -37,8 +40,14 @@ Call = tuple[Any, tuple[Any, ...], Mapping[str, Any]]
 @click.command("capture", epilog=example("capture train.py:build -o program.json"))
 @click.argument("script", metavar="SCRIPT[:FUNCTION]")
 @option("-o --output", "the program", Path, "FILE", default="program.json", show_default=True)
+@option(
+    "--device",
+    "trace as on such devices, without any; else where the script puts the model",
+    click.Choice(["cuda"]),
+)
 @FORCE
-def command(script: str, output: Path, force: bool) -> None:
+@click.option("--here", is_flag=True, hidden=True)  # in a process that has been prepared for that
+def command(script: str, output: Path, device: str | None, force: bool, here: bool) -> int:
     """Write the program of a training step, which `plan` reads on any machine.
 
     FUNCTION of SCRIPT, a file or a module, returns (graph, inputs): an nn.Graph with its optimizer, and
@@ -53,15 +62,49 @@ def command(script: str, output: Path, force: bool) -> None:
         raise AutoDDLError(
             "OneFlow is not installed, which traces graphs; pip install 'autoddl[oneflow]'"
         )
+    if device is not None and not here:
+        with working("tracing"):
+            return _prepared(engine, script, output)
     with working("tracing"):
         with _without_noise():
             abstract_parameters = engine.abstract_parameters  # imports OneFlow
-        with abstract_parameters():
+        as_cuda = device is not None
+        with abstract_parameters(), engine.made_on_cpu() if as_cuda else nullcontext():
             graph, inputs, words = _made(read, function) if function else _reached(read)
-        with _without_complaints():
+        with _without_complaints(), engine.traced_as_cuda() if as_cuda else nullcontext():
             program = engine.capture(graph, *inputs, **words)
     program.save(output)
     say(f"wrote {output}: {_told(program)}")
+    return 0
+
+
+def _prepared(engine: Engine, script: str, output: Path) -> int:
+    """Run the command in a process that traces as on CUDA devices, and return its exit code."""
+    with tempfile.TemporaryDirectory(prefix="autoddl-trace-") as folder:
+        path = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
+        env = {**os.environ, **engine.cuda_environment(Path(folder)), "PYTHONPATH": path}
+        command = [
+            sys.executable,
+            "-m",
+            "autoddl",
+            "capture",
+            "--here",
+            "--device",
+            "cuda",
+            "--force",
+        ]
+        done = subprocess.run(
+            [*command, "-o", str(output), "--", script], env=env, capture_output=True, text=True,
+            errors="replace",
+        )  # fmt: skip
+    if done.returncode < 0:
+        raise AutoDDLError(
+            f"script {store.told(script)}: OneFlow ended its process (signal {-done.returncode}); with "
+            "--device nothing can be computed on CUDA devices: make model and inputs on the CPU"
+        )
+    sys.stdout.write(done.stdout)
+    sys.stderr.write(done.stderr)
+    return done.returncode
 
 
 @dataclass(frozen=True)

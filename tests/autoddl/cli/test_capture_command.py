@@ -139,6 +139,65 @@ def test_names_of_scripts(name: str, capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out[:-1].isprintable()
 
 
+# --- devices -----------------------------------------------------------------------------------
+
+PUT = {
+    "nowhere": "Train(width), (flow.randn(32, 64), flow.randn(32, 64))",
+    "by to": "Train(width, 'cuda'), (flow.randn(32, 64).to('cuda'), flow.randn(32, 64).cuda())",
+    "by device": "Train(width, flow.device('cuda')), (flow.randn(32, 64, device='cuda:0'), "
+    "flow.ones(32, 64, device=flow.device('cuda')))",
+}
+MOVED = GRAPH.replace("width=256):", "width=256, device='cpu'):").replace(
+    "flow.nn.Sequential(*layers)", "flow.nn.Sequential(*layers).to(device)"
+)
+
+
+@pytest.mark.parametrize("how", PUT)
+def test_the_program_of_cuda_devices_without_one(
+    how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = MOVED.replace("flow.nn.GELU(),", "flow.nn.LayerNorm(width),")
+    Path("train.py").write_text(f"{text}\ndef build(width=256):\n    return {PUT[how]}\n{MAIN}")
+    for script in ("train.py:build", "train.py"):
+        program = captured(capsys, script, "--device", "cuda")
+        assert program.device == "cuda"
+        assert [op.type for op in program.ops].count("layer_norm") == 1  # a dozen ops on the CPU
+
+
+def test_the_device_is_where_the_script_puts_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of parameters without memory, too, `to` is taken."""
+    Path("train.py").write_text(f"{MOVED}{BUILD}")
+    program = captured(capsys, "train.py:build")
+    assert program.device == "cpu" and all(op.type != "layer_norm" for op in program.ops)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def build(): return 3", "wrong.py:build: got 'int'; return (graph, inputs)"),
+        ("\n1 / 0", "script wrong.py, line 2: ZeroDivisionError"),
+        (
+            "import oneflow as flow\ndef build(): flow._C.randn((3, 3), device='cuda')",
+            "script wrong.py:build: OneFlow ended its process (signal 6); with --device nothing can",
+        ),
+    ],
+)
+def test_what_fails_as_on_cuda_devices(
+    text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("wrong.py").write_text(text)
+    assert app.main(["capture", "wrong.py:build", "--device", "cuda", "-o", "found.json"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"autoddl capture: {said}") and err.count("\n") == 1
+    assert not Path("found.json").exists()
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert app.main(["capture", "train.py", "--device", "cuda"]) == 2
+    assert "CUDA without a GPU: no C compiler" in capsys.readouterr().err
+
+
 def test_a_script_that_swallows_errors_still_ends_where_it_plans(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

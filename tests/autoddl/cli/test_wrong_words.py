@@ -118,6 +118,7 @@ VALUES: dict[tuple[str, str], list[str]] = {
         "nul\0.py:build",
         f"{LONG}.py:build",
     ],
+    ("capture", "--device"): [*ODD, "", "cpu", "CUDA", "cuda:0"],
     ("capture", "--output"): [*UNWRITABLE, "plan.json", "pipe", ".", "script.py"],
     ("profiles", ""): [*UNREADABLE, *ODD, "", "h10", "H100", "h100.json", "cpu", "script.py"],
     ("sign", ""): [*UNREADABLE, "", "checkpoint"],
