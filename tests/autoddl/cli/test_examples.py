@@ -8,16 +8,35 @@ from pathlib import Path
 
 import pytest
 
+import autoddl
 from autoddl.cli.app import main
+from autoddl.perfmodel import profile as profiles
 from tests.support.graph_scripts import TRAIN
-from tests.support.programs import transformer
+from tests.support.programs import mlp, transformer
+from tests.support.rank_scripts import Write
 
-WRITTEN = {"profiles": (), "plan": ("plan.json",), "capture": ("program.json",)}
+WRITTEN = {
+    "capture": ["program.json"],
+    "codegen": ["train_parallel.py"],
+    "plan": ["plan.json"],
+    "profiles": [],
+    "sign": [],
+    "trace": ["trace.json"],
+}
 """Of each command with an example that needs no ranks, the files that it writes."""
+ON_ENGINE = ("capture", "codegen")  # scripts need programs that OneFlow made
+
+
+def example(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the words of the example in a command's help."""
+    assert main([command, "--help"]) == 0
+    (line,) = re.findall(r"Example:\n +python -m autoddl (.*)", capsys.readouterr().out)
+    return shlex.split(line)
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param("capture", marks=pytest.mark.oneflow), "plan", "profiles"]
+    "command",
+    [pytest.param(c, marks=[pytest.mark.oneflow] if c in ON_ENGINE else []) for c in WRITTEN],
 )
 def test_the_example_runs(
     command: str,
@@ -26,11 +45,27 @@ def test_the_example_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([command, "--help"]) == 0
-    (line,) = re.findall(r"Example:\n +python -m autoddl (.*)", capsys.readouterr().out)
+    words = example(command, capsys)
     Path("train.py").write_text(TRAIN)
     transformer(layers=1, batch=32).save("gpt.json")
+    profiles.load("h100").save("network.json")
+    mlp(8, (16, 8)).save("own.json")
+    if command == "codegen":
+        assert main(["capture", "train.py:build", "-o", "own.json", "--force"]) == 0
+    if command != "plan":
+        autoddl.optimize("own.json", mesh="2", budget=0.3).save("plan.json")
+    capsys.readouterr()
     before = set(tmp_path.iterdir())
-    assert main(shlex.split(line)) == 0
-    assert {path.name for path in set(tmp_path.iterdir()) - before} == set(WRITTEN[command])
-    assert capsys.readouterr().out
+    assert words[0] == command and main(words) == 0
+    assert sorted(path.name for path in set(tmp_path.iterdir()) - before) == WRITTEN[command]
+    assert capsys.readouterr().out or command == "codegen"
+
+
+def test_the_example_of_run(
+    write: Write, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = Path(write("print(f'rank {os.environ[\"RANK\"]}')", "train.py", "import os\n"))
+    monkeypatch.chdir(script.parent)
+    words = example("run", capfd)
+    assert words[0] == "run" and main(words) == 0
+    assert "rank 0\n" in capfd.readouterr().out
