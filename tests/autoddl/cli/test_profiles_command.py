@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -68,3 +69,20 @@ def test_a_misspelt_name(name: str, meant: str, capsys: pytest.CaptureFixture[st
     assert app.main(["profiles", name]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and err.endswith(f"; did you mean {meant}?\n")
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "a\nb", "\x07", "\u202egpj", "\x9b2J", "\u2028"])
+@pytest.mark.parametrize("field", ["name", "source", "collective"])
+def test_what_a_file_says_cannot_reach_the_terminal_as_controls(
+    field: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = json.loads(profiles.load("cpu-loopback").encoded())
+    for holder in (data, data["links"][0]):
+        if field in holder:
+            holder[field] = name
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps(data))
+    assert app.main(["profiles", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and err[:-1].isprintable()
+    assert "was changed" not in err  # it is refused for itself
