@@ -33,6 +33,7 @@ from autoddl.units import bytes_text
 
 STDERR = 2
 ROOT = str(Path(autoddl.__file__).parents[1])
+CHILD = ("-m", "autoddl", "capture", "--here", "--device", "cuda", "--force")
 Call = tuple[Any, tuple[Any, ...], Mapping[str, Any]]
 """A graph and what it is called with."""
 
@@ -40,11 +41,8 @@ Call = tuple[Any, tuple[Any, ...], Mapping[str, Any]]
 @click.command("capture", epilog=example("capture train.py:build -o program.json"))
 @click.argument("script", metavar="SCRIPT[:FUNCTION]")
 @option("-o --output", "the program", Path, "FILE", default="program.json", show_default=True)
-@option(
-    "--device",
-    "trace as on such devices, without any; else where the script puts the model",
-    click.Choice(["cuda"]),
-)
+@option("--device", "trace as on such devices, without any; else where the script puts the model",
+        click.Choice(["cuda"]))  # fmt: skip
 @FORCE
 @click.option("--here", is_flag=True, hidden=True)  # in a process that has been prepared for that
 def command(script: str, output: Path, device: str | None, force: bool, here: bool) -> int:
@@ -65,6 +63,7 @@ def command(script: str, output: Path, device: str | None, force: bool, here: bo
     if device is not None and not here:
         with working("tracing"):
             return _prepared(engine, script, output)
+    file = output.absolute()  # wherever the script goes
     with working("tracing"):
         with _without_noise():
             abstract_parameters = engine.abstract_parameters  # imports OneFlow
@@ -73,7 +72,7 @@ def command(script: str, output: Path, device: str | None, force: bool, here: bo
             graph, inputs, words = _made(read, function) if function else _reached(read)
         with _without_complaints(), engine.traced_as_cuda() if as_cuda else nullcontext():
             program = engine.capture(graph, *inputs, **words)
-    program.save(output)
+    program.save(file)
     say(f"wrote {output}: {_told(program)}")
     return 0
 
@@ -83,20 +82,8 @@ def _prepared(engine: Engine, script: str, output: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="autoddl-trace-") as folder:
         path = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
         env = {**os.environ, **engine.cuda_environment(Path(folder)), "PYTHONPATH": path}
-        command = [
-            sys.executable,
-            "-m",
-            "autoddl",
-            "capture",
-            "--here",
-            "--device",
-            "cuda",
-            "--force",
-        ]
-        done = subprocess.run(
-            [*command, "-o", str(output), "--", script], env=env, capture_output=True, text=True,
-            errors="replace",
-        )  # fmt: skip
+        command = [sys.executable, *CHILD, "-o", str(output), "--", script]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace")
     if done.returncode < 0:
         raise AutoDDLError(
             f"script {store.told(script)}: OneFlow ended its process (signal {-done.returncode}); with "

@@ -217,6 +217,18 @@ def test_what_is_printed_while_it_is_traced(capsys: pytest.CaptureFixture[str]) 
     assert out.count("\n") == 1 and err == "so far\n"
 
 
+@pytest.mark.parametrize("device", [(), ("--device", "cuda")])
+def test_the_file_is_where_it_was_asked_for_if_the_script_goes_elsewhere(
+    device: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = Path.cwd()
+    Path("folder").mkdir()
+    Path("train.py").write_text(f"import os\nos.chdir('folder')\n{TRAIN}")
+    assert app.main(["capture", "train.py", "-o", "found.json", *device]) == 0
+    assert [path.name for path in here.rglob("*.json")] == ["found.json"]
+    assert (here / "found.json").exists() and capsys.readouterr().out.startswith("wrote found.json")
+
+
 def test_without_oneflow(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
