@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW
 from autoddl.engine.interface import TrainingStep
 from autoddl.engine.model import EngineModel
-from autoddl.errors import AutoDDLError, shown
+from autoddl.errors import AutoDDLError, near, shown
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan import codec
@@ -356,8 +355,7 @@ def _check_words(graph: Any, words: Collection[str], options: Sequence[str]) -> 
         taken = words if any(p.kind is p.VAR_KEYWORD for p in found.values()) else found
     for word in (each for each in words if each not in taken):
         inputs = f"inputs are {', '.join(taken)}" if taken else "it has no inputs"
-        near = get_close_matches(word, (*options, "engine", "trials"), 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = near(word, (*options, "engine", "trials"))
         raise AutoDDLError(f"optimize: got {shown(word)}, which is no option; {inputs}{hint}")
 
 

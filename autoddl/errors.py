@@ -1,5 +1,9 @@
 """The one family of errors that users see: what, where, got, allowed, what to do; stdlib only."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
 MOST_SHOWN = 200  # characters of a value that an error repeats
 
 
@@ -35,6 +39,14 @@ def shown(value: object, most: int = MOST_SHOWN) -> str:
 def one_line(text: str, most: int = MOST_SHOWN) -> str:
     """Return a text as one line of an error repeats it: printable, the first characters."""
     return printable(text)[:most]
+
+
+def near(word: str, names: Iterable[str]) -> str:
+    """Return what an error adds where a name was misspelt: "; did you mean h100?", "" if none is near."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(word[:MOST_SHOWN], list(names), 1)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def why(error: Exception, otherwise: str = "") -> str:

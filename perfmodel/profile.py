@@ -17,7 +17,7 @@ import msgspec
 from msgspec import structs
 
 from autoddl import json_files, store
-from autoddl.errors import AutoDDLError, shown
+from autoddl.errors import AutoDDLError, near, shown
 from autoddl.json_files import FieldError, decode
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.mixed_kinds import links_of, unjoined
@@ -366,6 +366,7 @@ def _read(source: str | Path) -> Profile:
         raise AutoDDLError(
             f"profile {shown(str(source), 150)}: no such file and no bundled profile of that name; "
             f"bundled: {', '.join(bundled())}; measure one with `python -m autoddl fit-network -o FILE`"
+            f"{near(str(source), bundled())}"
         )
     return json_files.read(source, from_json, what="profile file", remedy=AGAIN)
 

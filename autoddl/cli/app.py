@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from threading import Timer
+from typing import Any
 
 import click
 
@@ -14,8 +18,12 @@ from autoddl.errors import MOST_SHOWN, AutoDDLError, printable, shortened
 from autoddl.launch.job import LaunchError
 
 PROG = "python -m autoddl"
+PATIENCE_S = 2.0  # what takes longer shows that it goes on
 BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130
 COMMANDS: Mapping[str, str] = {
+    "capture": "write the program of a training script, to plan it elsewhere",
+    "plan": "plan a saved program for a mesh or a cluster",
+    "profiles": "list the bundled profiles, or show one",
     "codegen": "write a saved plan as a Python script that needs only OneFlow",
     "run": "start the ranks of a training script on this node",
     "try": "run the best plans of a training script and keep the fastest",
@@ -79,7 +87,7 @@ def run(command: click.Command, words: Sequence[str], *, prog: str, prefix: str)
     of the rank that failed first (128 + signal if a signal killed it).
     """
     try:
-        with reported(prefix):
+        with reported(prefix), _told_warnings(prefix):
             return _called(command, words, prog, prefix)
     except InternalError as error:
         print(error, file=sys.stderr, flush=True)
@@ -111,6 +119,22 @@ def _called(command: click.Command, words: Sequence[str], prog: str, prefix: str
     return BAD_INPUT
 
 
+@contextmanager
+def _told_warnings(prefix: str) -> Iterator[None]:
+    """Write the warnings of autoddl as lines, with the names of files in them; others as ever."""
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if category is UserWarning:
+                tell(prefix, f"warning: {message}")
+            else:
+                others(message, category, *where)
+
+        warnings.showwarning = show  # type: ignore[assignment]  # called with all words by place
+        yield
+
+
 class _Printable(logging.Formatter):
     """Names in a message come from files, too."""
 
@@ -121,6 +145,31 @@ class _Printable(logging.Formatter):
 def tell(prefix: str, text: str) -> None:
     """Write a line to stderr."""
     print(f"{prefix}: {printable(text)}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def working(text: str) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal, from the third second on, what goes on; yield what adds a word to it."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(file=sys.stderr)
+    if not console.is_interactive:
+        yield lambda word: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    bar = Progress(
+        *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
+    )
+    task, begin = bar.add_task(text), Timer(PATIENCE_S, bar.start)
+    begin.daemon = True
+    begin.start()
+    try:
+        yield lambda word: bar.update(task, description=f"{text}, {word}")
+    finally:
+        begin.cancel()
+        begin.join()
+        bar.stop()
 
 
 def say(*lines: str) -> None:

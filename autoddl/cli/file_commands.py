@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from autoddl.cli.app import say
-from autoddl.cli.options import RATE
+from autoddl.cli.options import RATE, example
 from autoddl.errors import AutoDDLError
 
 
-@click.command("codegen")
+@click.command("codegen", epilog=example("codegen plan.json -o train_parallel.py"))
 @click.argument("plan", metavar="PLAN")
 @click.option("-o", "--output", default="train_parallel.py", show_default=True, help="the script")
 @click.option("--learning-rate", type=RATE, help="default of the script's own --learning-rate")
@@ -44,7 +44,7 @@ def merge(folder: Path, output: str) -> None:
     say(f"wrote {output}: {len(arrays)} tensors after {index.facts.steps} steps")
 
 
-@click.command("sign")
+@click.command("sign", epilog=example("sign network.json"))
 @click.argument("files", metavar="FILE…", nargs=-1, required=True)
 def sign(files: tuple[str, ...]) -> None:
     """Check each FILE that was edited on purpose, and sign it.
@@ -96,7 +96,7 @@ def _kind(text: bytes) -> str:
     return str(data.get("format", "")).removeprefix("autoddl.") if isinstance(data, dict) else ""
 
 
-@click.command("trace")
+@click.command("trace", epilog=example("trace plan.json -o trace.json"))
 @click.argument("plan", metavar="PLAN")
 @click.option("-o", "--output", type=Path, default="trace.json", metavar="FILE", show_default=True)
 @click.option(

@@ -13,7 +13,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from autoddl.errors import shortened, shown
+from autoddl import store
+from autoddl.cli.app import PROG
+from autoddl.errors import AutoDDLError, shortened, shown
 from autoddl.launch.job import MOST_NODES, MOST_RANKS
 from autoddl.perfmodel.profile_entries import MOST_LABEL
 from autoddl.sbp import cluster_kinds, mesh
@@ -36,6 +38,11 @@ def option(
 def flag(names: str, help: str) -> Decorator:
     """Return an option that takes no value."""
     return click.option(*names.split(), is_flag=True, help=help)
+
+
+def example(words: str) -> str:
+    """Return the end of a command's help: one line that runs as it stands, where its files are."""
+    return f"\b\nExample:\n  {PROG} {words}"
 
 
 NODES = with_options(
@@ -146,6 +153,23 @@ def refuse_given(names: Collection[str], why: str) -> None:
 
 
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+
+
+FORCE = flag("--force", "write over FILE if it is there")
+
+
+def check_new(path: Path, *, force: bool, beside: str | Path) -> None:
+    """Raise AutoDDLError unless a file can be written: a new one, with force any but `beside`."""
+    if store.exists(path) and not path.is_dir():
+        if store.exists(beside) and path.samefile(beside):
+            raise AutoDDLError(
+                f"output file {store.told(path)}: it is what is read; give another with -o"
+            )
+        if not force:
+            raise AutoDDLError(
+                f"output file {store.told(path)}: exists; add --force, or give another with -o"
+            )
+    store.check_writable(path)
 
 
 def name_of(file: Path | None, otherwise: str) -> str:

@@ -17,6 +17,7 @@ from autoddl.cli.options import (
     WORDS,
     Ranks,
     check_words,
+    example,
     option,
     with_options,
 )
@@ -43,6 +44,7 @@ _OPTIONS = with_options(
     context_settings=OF_SCRIPTS,
     options_metavar="--nproc-per-node N [OPTIONS]",
     help="Start the ranks of a OneFlow job on this node and end them together.",
+    epilog=example("run --nproc-per-node 2 train.py"),
 )
 @_OPTIONS
 @WORDS

@@ -114,6 +114,15 @@ class Engine(Protocol):
     ) -> None:
         """Write whole arrays as the engine's own state dict of a graph with these modules and name."""
 
+    def cuda_environment(self, folder: Path) -> dict[str, str]:
+        """Return what a process needs that traces as on CUDA devices; it puts a library into `folder`."""
+
+    def made_on_cpu(self) -> AbstractContextManager[None]:
+        """Leave on the CPU what is put on CUDA devices inside, in such a process."""
+
+    def traced_as_cuda(self) -> AbstractContextManager[None]:
+        """Trace inside as on CUDA devices, in such a process, without any."""
+
     def accumulation_steps(self, graph: Any) -> int:
         """Return in how many micro-batches the user's graph cuts the batch."""
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import autoddl
+from autoddl.engine.oneflow.capture.cuda_stand_in import environment, traced_as_cuda
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Program
 from experiments import models
-from experiments.lib.cuda_stand_in import environment, mixed, traced_as_cuda
 from experiments.lib.ranks import in_child
+from experiments.lib.without_gpu import mixed
 
 
 def captured(

@@ -15,6 +15,9 @@ from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 _HOMES: Mapping[str, str] = {
     "capture": "capture.reader:capture",
     "abstract_parameters": "capture.abstract:abstract_parameters",
+    "cuda_environment": "capture.cuda_stand_in:environment",
+    "made_on_cpu": "capture.cuda_stand_in:made_on_cpu",
+    "traced_as_cuda": "capture.cuda_stand_in:traced_as_cuda",
     "accumulation_steps": "capture.reader:accumulation_steps",
     "signatures": "signatures.unknown_ops:ask",
     "cluster": "run.agree:cluster",

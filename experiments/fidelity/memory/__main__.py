@@ -29,8 +29,8 @@ from autoddl.search.baselines import BASELINES
 from experiments.fidelity.memory.cases import AGAIN, SIZES, assignment_of, problem_of
 from experiments.fidelity.memory.cuda_memory import cuda_memory
 from experiments.lib import cli, frames
-from experiments.lib.cuda_stand_in import PRECISIONS
 from experiments.lib.frames import Row, RowStore
+from experiments.lib.without_gpu import PRECISIONS
 
 BAR = 0.10
 COLUMNS: frames.Formats = {

@@ -1,4 +1,4 @@
-"""Compile a plan for CUDA devices without one; the process ends with OneFlow's plan (cuda_stand_in)."""
+"""Compile a plan for CUDA devices without one; the process ends with OneFlow's plan (without_gpu)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 
 from autoddl.engine import engines
 from autoddl.engine.oneflow.capture.abstract import abstract_parameters
+from autoddl.engine.oneflow.capture.cuda_stand_in import traced_as_cuda
 from autoddl.engine.oneflow.job import job_writer
 from autoddl.engine.oneflow.run.compile_settings import compiling
 from autoddl.engine.oneflow.run.planned_graph import planned_job
 from autoddl.plan.codec import load
 from experiments.fidelity.memory.cuda_memory import REQUEST, WANTED
-from experiments.lib.cuda_stand_in import mixed, traced_as_cuda
+from experiments.lib.without_gpu import mixed
 
 
 def main(folder: Path) -> None:

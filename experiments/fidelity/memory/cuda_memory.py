@@ -3,7 +3,7 @@
 The job of a graph gets a plan and CUDA placements; OneFlow then makes its plan, with the memory that
 every rank would allocate, and its runtime is never begun. That takes one process per
 rank (the others only have to be there) and a C compiler, for a stand-in for cuDNN and the devices
-(experiments.lib.cuda_stand_in). Workspaces of convolutions depend on the device, so they are not part of
+(experiments.lib.without_gpu). Workspaces of convolutions depend on the device, so they are not part of
 these numbers. A plan for CUDA devices is compiled from their own trace of the graph, one for CPU ranks
 from theirs.
 """
@@ -20,8 +20,8 @@ from typing import Any
 from autoddl.errors import AutoDDLError
 from autoddl.plan.codec import save
 from autoddl.plan.value import PlanValue
-from experiments.lib.cuda_stand_in import PLAN, environment
 from experiments.lib.ranks import started
+from experiments.lib.without_gpu import PLAN, environment
 
 REQUEST, WANTED = "request.json", "plan.json"
 

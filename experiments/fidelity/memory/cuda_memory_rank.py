@@ -13,7 +13,7 @@ from pathlib import Path
 
 import oneflow as flow
 
-from experiments.lib.cuda_stand_in import PLAN
+from experiments.lib.without_gpu import PLAN
 
 _POLL_S = 0.02
 

@@ -13,6 +13,9 @@ from autoddl.cli.app import COMMANDS, main
 
 # Of each command a line that asks for a missing file, and one with a bad value.
 MISSING = {
+    "capture": "missing.py:build",
+    "plan": "missing.json --mesh 2",
+    "profiles": "missing.json",
     "codegen": "missing.json",
     "run": "--nproc-per-node 2 missing.py",
     "try": "--nproc-per-node 2 missing.py",
@@ -23,6 +26,9 @@ MISSING = {
     "trace": "missing.json",
 }
 BAD = {
+    "capture": "train.py another.py",
+    "plan": "program.json --mesh 2 --seed one",
+    "profiles": "h100 h200",
     "codegen": "plan.json --learning-rate fast",
     "run": "--nproc-per-node two script.py",
     "try": "--nproc-per-node 2 --top 0 script.py",

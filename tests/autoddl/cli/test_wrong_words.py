@@ -31,6 +31,9 @@ BASES = {
     "trace": ["plan.json"],
     "merge": ["checkpoint"],
     "sign": [],
+    "profiles": [],
+    "capture": ["script.py:build", "--output", "new.json"],
+    "plan": ["program.json", "--mesh", "2", "--budget", "1", "--output", "new.json"],
 }
 VALUES: dict[tuple[str, str], list[str]] = {
     ("run", "--nproc-per-node"): [*WHOLE, "0", "4:", ":", "4:2", "0:2", "2:2:2"],
@@ -82,6 +85,42 @@ VALUES: dict[tuple[str, str], list[str]] = {
     ("trace", "--profile"): UNREADABLE,
     ("merge", ""): [*UNREADABLE, "file.txt"],
     ("merge", "--output"): ["folder", "file.txt", "nul\0"],
+    ("plan", ""): [*UNREADABLE, "", "plan.json", "file.txt", "h100"],
+    ("plan", "--mesh"): [*ODD, "", "0", "-2", "2x", "2.5", "9" * 400, "2xx2", "[gpu 0]"],
+    ("plan", "--profile"): [*UNREADABLE, "", "h10", "program.json"],
+    ("plan", "--memory"): [*ODD, "", "-1", "0", "nan", "2EiB", "v100=1GiB"],
+    ("plan", "--memory-of"): [*ODD, "", "=", "v100=", "=1GiB", "v100=1GiB", "\x1b=1GiB"],
+    ("plan", "--search"): [*ODD, "", "exct", "SUMMA 2"],
+    ("plan", "--objective"): [*ODD, "", "tim"],
+    ("plan", "--engine"): [*ODD, "", "None", "torch"],
+    ("plan", "--budget"): [*SECONDS, "0"],
+    ("plan", "--evaluations"): [*SECONDS, "0", "5"],  # the base has a budget in seconds
+    ("plan", "--stop-gap"): [*ODD, "", "-1", "1", "nan", "inf"],
+    ("plan", "--seed"): WHOLE,
+    ("plan", "--pin"): [*ODD, "", "=", "x=", "=B", "*=Z", "*=B,B,B", "nothing=B", "*=\x1b[31m"],
+    ("plan", "--dropout"): [*ODD, "", "shared"],
+    ("plan", "--recompute"): [*ODD, "", "layer"],
+    ("plan", "--pipeline"): [*WHOLE, "0", "Auto"],
+    ("plan", "--micro-batches"): [*WHOLE, "0"],
+    ("plan", "--compute-stream"): [*ODD, "", "True", "1"],
+    ("plan", "--duplex"): [*ODD, "", "maybe"],
+    ("plan", "--fusion"): [*ODD, "", "16", "16,0", "16,64"],
+    ("plan", "--parts"): [*ODD, "", "unlike"],
+    ("plan", "--output"): [*UNWRITABLE, "plan.json", "program.json", "pipe", "."],
+    ("capture", ""): [
+        *UNREADABLE,
+        "",
+        ":",
+        ":build",
+        *(f"{name}:build" for name in UNREADABLE[:7]),
+        "missing.py:build",
+        "folder:build",
+        "nul\0.py:build",
+        f"{LONG}.py:build",
+    ],
+    ("capture", "--device"): [*ODD, "", "cpu", "CUDA", "cuda:0"],
+    ("capture", "--output"): [*UNWRITABLE, "plan.json", "pipe", ".", "script.py"],
+    ("profiles", ""): [*UNREADABLE, *ODD, "", "h10", "H100", "h100.json", "cpu", "script.py"],
     ("sign", ""): [*UNREADABLE, "", "checkpoint"],
 }
 LINES = [
@@ -93,6 +132,18 @@ LINES = [
     ["try", "--nproc-per-node", "1", "missing.py"], ["try", "--nproc-per-node", "1", "--x", "script.py"],
     ["fit-network"], ["fit-network", "--nproc-per-node", "2", "x"], ["fit-network", "--x"],
     ["fit-device"], ["fit-device", "--nproc-per-node", "2", LONG], ["codegen"], ["trace"], ["merge"],
+    ["capture"], ["capture", "script.py", "x"], ["capture", "script.py:f", "-o", "script.py", "--force"],
+    ["capture", "script.py", "--x"], ["capture", "script.py", "-o"],
+    ["profiles", "h100", "h200"], ["profiles", "--x"], ["plan"], ["plan", "--mesh", "2"],
+    ["plan", "program.json", "-o", "new.json"], ["plan", "program.json", "--mesh", "2"],
+    ["plan", "program.json", "--cluster", "x", "-o", "new.json"],
+    ["plan", "program.json", "--cluster", "2*v100x2", "--memory-of", "t4=1GiB", "-o", "new.json"],
+    ["plan", "program.json", "--mesh", "2", "--cluster", "2*v100x2", "-o", "new.json"],
+    ["plan", "program.json", "--mesh", "2", "--pin", "*=B", "--pin", "*=S0", "-o", "new.json"],
+    ["plan", "program.json", "--mesh", "2", "--msh", "2"], ["plan", "program.json", "--force"],
+    ["plan", "program.json", "--mesh", "2", "-o", "program.json", "--force"],
+    ["plan", "program.json", "--mesh", "2", "--pipeline", "auto", "--duplex", "yes", "-o", "new.json"],
+    ["plan", "program.json", "x"], ["plan", "program.json", "--memory", "1GiB", "--memory-of", "a=1GiB"],
     ["sign"], ["codegen", "plan.json", "x"], ["merge", "checkpoint", "x"],
 ]  # fmt: skip
 
@@ -103,7 +154,9 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[s
     import autoddl
 
     monkeypatch.chdir(tmp_path)
-    plan = autoddl.optimize(mlp(8, (16, 32, 8)), mesh="2", profile=cluster(), budget=0.3)
+    program = mlp(8, (16, 32, 8))
+    program.save("program.json")
+    plan = autoddl.optimize(program, mesh="2", profile=cluster(), budget=0.3)
     plan.save("plan.json")
     Path("cut.json").write_bytes(Path("plan.json").read_bytes()[:100])
     Path("script.py").write_text("raise SystemExit('a rank was started')\n")

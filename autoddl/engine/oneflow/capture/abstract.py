@@ -57,7 +57,13 @@ def abstract_parameters(seed: int = 0) -> Iterator[None]:
         *((flow, name, notes.factory(name)) for name in _FACTORIES),
         *((init, name, notes.initialiser(name)) for name in _INITIALISERS),
         *((real_tensor, name, notes.method(name)) for name in _METHODS),
-        (real_tensor, "data", property(_itself_if_noted(real_tensor.data.__get__))),
+        (
+            real_tensor,
+            "data",
+            property(
+                _itself_if_noted(real_tensor.data.__get__), notes.assigned(real_tensor.data.__set__)
+            ),
+        ),
         (real_tensor, "detach", _itself_if_noted(real_tensor.detach)),
         *((module, "Tensor", tensor) for module in _holders("Tensor", real_tensor)),
         *((module, "Parameter", parameter) for module in _holders("Parameter", real_parameter)),
@@ -222,6 +228,19 @@ class _Notes:
             made = self.make(tuple(shape), dtype, kwargs.get("device"))
             self.note(made, _FACTORIES[name])
             return made
+
+        return replacement
+
+    def assigned(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what gives a tensor the data of another one, as `Module.to` does with each parameter."""
+
+        def replacement(tensor: Any, other: Any) -> None:
+            if other is tensor:  # it was on that device, and of that type
+                return
+            _noted.pop(id(tensor), None)
+            if id(other) in _noted:
+                _noted[id(tensor)] = tensor, _noted[id(other)][1]
+            original(tensor, other)
 
         return replacement
 

@@ -267,7 +267,7 @@ class _JobReader:
     ) -> Iterator[Tensor]:
         lbn_of = {name: lbn for lbn, name in self.rename.items()}
         roles = {p.tensor: "parameter" if p.update else "buffer" for p in parameters}
-        roles |= dict.fromkeys(states, "state")
+        roles |= dict.fromkeys(sorted(states), "state")  # the same in each process
         roles |= dict.fromkeys(self.inputs.values(), "input")
         made = {"forward": "activation", "backward": "gradient", "optimizer": "system"}
         for op in ops:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 import autoddl
+from autoddl.engine.oneflow.capture import cuda_stand_in
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Program
-from experiments.lib import cuda_stand_in
+from experiments.lib import without_gpu
 from experiments.lib.programs import captured
 from tests.support.layers import equal_runs
 
@@ -26,7 +27,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
     def program(name: str, precision: str) -> Program:
         return captured(folder / f"{name}.json", "gpt", "toy", precision, layers=LAYERS)
 
-    found = {name: program(name, name) for name in cuda_stand_in.PRECISIONS}
+    found = {name: program(name, name) for name in without_gpu.PRECISIONS}
     graph, inputs = build("gpt", layers=LAYERS)
     found["cpu"] = autoddl.capture(graph, *inputs)
     return found
