@@ -31,6 +31,7 @@ from autoddl.trials.trial_settings import Trials
 
 if TYPE_CHECKING:
     from autoddl.planner.plan_options import Options
+    from autoddl.report.explanation_text import Explained
 
 TIME, AUTO, EXACT = "time", "auto", "exact"
 
@@ -109,6 +110,20 @@ class Plan(PlanValue):
         from autoddl.report import perfetto
 
         perfetto.write(self, path, profile=profile)
+
+    @reported("explain")
+    def explain(self, *, profile: str | Path | Profile | None = None) -> Explained:
+        """Return what the plan does and why; print it.
+
+        `profile` prices the plan again, by default the bundled one that it names.
+
+        Raises:
+            AutoDDLError: the plan has stages, or there is no such profile.
+        """
+        from autoddl.explain.explanation import explain
+        from autoddl.report.explanation_text import Explained
+
+        return Explained.of(explain(self, profile=profile))
 
     @reported("save")
     def save(self, path: str | Path) -> None:
