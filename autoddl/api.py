@@ -112,18 +112,28 @@ class Plan(PlanValue):
         perfetto.write(self, path, profile=profile)
 
     @reported("explain")
-    def explain(self, *, profile: str | Path | Profile | None = None) -> Explained:
-        """Return what the plan does and why; print it.
+    def explain(
+        self,
+        why: str | None = None,
+        why_not: str | None = None,
+        *,
+        profile: str | Path | Profile | None = None,
+        budget: float | Budget = 2.0,
+    ) -> Explained:
+        """Return what the plan does, what its step waits for and what is certain; print it.
 
-        `profile` prices the plan again, by default the bundled one that it names.
+        With `why`, a module, op or tensor, return its signature, the best others and what they cost; with
+        `why_not` as well what one state of it costs, or why it can't be: `explain("model.0", "S0")`.
+        `profile` prices the plan again, by default the bundled one that it names. The search around
+        each other choice gets a `budget`, in seconds or as for `optimize`; with 0 there is none.
 
         Raises:
-            AutoDDLError: the plan has stages, or there is no such profile.
+            AutoDDLError: the plan has stages, or there is no such profile, module or state.
         """
         from autoddl.explain.explanation import explain
         from autoddl.report.explanation_text import Explained
 
-        return Explained.of(explain(self, profile=profile))
+        return Explained.of(explain(self, why, why_not, profile=profile, budget=budget))
 
     @reported("save")
     def save(self, path: str | Path) -> None:

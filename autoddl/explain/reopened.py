@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from autoddl.planner import request as requests
 from autoddl.planner.plan_options import EXACT, SHARDED, Options
 from autoddl.planner.request import Request
 from autoddl.planner.whole.assigned import Assigned
+from autoddl.sbp.layout import Redistribution
 from autoddl.sbp.program import Op
 from autoddl.sbp.rules.registry import Signature, find
 from autoddl.search.network.choices import SignatureLists
@@ -132,14 +133,19 @@ def _chosen(plan: PlanValue, request: Request, problem: CostNetwork) -> Reopened
     if plan.compute_stream:
         saved = SavedTensors.apply(problem)
         found += [Assigned(saved.network, of(choices)) for of in (saved.as_read, saved.as_made)]
-    wanted = set(plan.redistributions)
-    for one in found:
-        if set(one.layout.redistributions) == wanted:
-            return Reopened(plan, request, problem, one)
+    for same in (set, _ends):  # under another profile the best paths between two states are others
+        for one in found:
+            if same(one.layout.redistributions) == same(plan.redistributions):
+                return Reopened(plan, request, problem, one)
     raise AutoDDLError(
         "explain: tensors of the plan are redistributed in other ways than the search would; plans "
         "that were written by hand, or whose tensors wait in states of their own, can't be explained yet"
     )
+
+
+def _ends(moves: Iterable[Redistribution]) -> set[tuple[object, ...]]:
+    """Return what is redistributed, to which state and for whom."""
+    return {(move.tensor, move.path[-1], frozenset(move.readers)) for move in moves}
 
 
 def _choices(plan: PlanValue, problem: CostNetwork) -> Iterator[int]:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import fields
 
 from rich.console import Console
 from rich.table import Table
 
+from autoddl.explain.alternatives import Alternative, Why
 from autoddl.explain.certainty import Certainty
 from autoddl.explain.explanation import Explanation
 from autoddl.explain.waits import COMPUTE, Waits
+from autoddl.explain.why_not import WhyNot
 from autoddl.report.plan_text import WIDTH, shown
 from autoddl.units import bytes_text, seconds_text
 
+MOST_TEXT = 1000  # characters of a signature with its words
 MOST_ROWS = 12  # of what a step waits for
 
 
@@ -42,6 +46,10 @@ def explanation_text(told: Explanation) -> str:
                 "is not what the plan was made for"
             )
         )
+    for why in told.whys:
+        _print_why(console, why)
+    if told.why_not is not None:
+        _print_why_not(console, told.why_not)
     if told.waits is not None:
         console.print(_waits(told.waits))
     elif told.layers:
@@ -52,6 +60,51 @@ def explanation_text(told: Explanation) -> str:
         for line in _certain(told.certain):
             console.print(shown(line))
     return out.getvalue().rstrip()
+
+
+def _print_why(console: Console, why: Why) -> None:
+    """Print what was chosen, and a row for each other choice."""
+    console.print(
+        shown(
+            f"{why.name}: chosen of {why.choices} is {why.signature}; the step takes "
+            f"{seconds_text(why.step_s)}, memory {bytes_text(why.memory_bytes)}",
+            MOST_TEXT,
+        )
+    )
+    if why.words:
+        console.print(shown(f"in words: {why.words}"))
+    if why.others:
+        console.print(_alternatives(why.others, why.step_s, why.memory_bytes))
+
+
+def _print_why_not(console: Console, told: WhyNot) -> None:
+    """Print the reason, or what it would cost."""
+    begin = f"{told.tensor}: is {told.now} in the plan; {told.wanted}"
+    if told.cost is None:
+        console.print(shown(f"{begin}: {told.reason}", MOST_TEXT))
+        return
+    console.print(shown(f"{begin} would be possible", MOST_TEXT))
+    console.print(_alternatives([told.cost], told.step_s, told.memory_bytes))
+
+
+def _alternatives(others: Sequence[Alternative], step_s: float, memory_bytes: int) -> Table:
+    """Return what choices cost: as differences to the plan."""
+    table = Table(
+        title="rest fixed: all other ops as they are; re-planned: the best step with this choice"
+    )
+    table.add_column("other signature, in words", overflow="fold")
+    for name in ("rest fixed", "re-planned", "memory (fixed)"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("against it", overflow="fold")
+    for each in others:
+        again = each.note if each.replanned_s is None else _more(each.replanned_s - step_s)
+        table.add_row(
+            shown(f"{each.signature}; {each.words}" if each.words else each.signature, MOST_TEXT),
+            _more(each.fixed_s - step_s), shown(again),
+            _more_bytes(each.fixed_bytes - memory_bytes) + ("" if each.fits else " (does not fit)"),
+            shown(f"{each.decides}{', tied' if each.tied else ''}"),
+        )  # fmt: skip
+    return table
 
 
 def _layers(told: Explanation) -> Table:
@@ -112,3 +165,7 @@ def _certain(told: Certainty) -> list[str]:
 
 def _more(seconds: float) -> str:
     return f"{'-' if seconds < 0 else '+'}{seconds_text(abs(seconds))}"
+
+
+def _more_bytes(size: int) -> str:
+    return f"{'-' if size < 0 else '+'}{bytes_text(abs(size))}"

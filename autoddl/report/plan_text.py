@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoddl.errors import one_line
+from autoddl.errors import MOST_SHOWN, one_line
 from autoddl.plan.search_report import PlanTrial
 from autoddl.plan.value import ROOMY, Estimate, ModuleCost, PlanValue
 from autoddl.sbp.program.blocks import pattern
@@ -199,9 +199,9 @@ def _modules(plan: PlanValue) -> Table:
     return table
 
 
-def shown(text: str) -> str:
+def shown(text: str, most: int = MOST_SHOWN) -> str:
     """Return a text with names in it as a terminal may get it: no markup, no escape sequences."""
-    return escape(one_line(text))
+    return escape(one_line(text, most))
 
 
 def _cells(row: ModuleCost) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def test_the_example_of_its_help(
     assert main(["explain", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     examples = text.partition("Examples: ")[2].split("; ")
-    assert len(examples) == 1
+    assert len(examples) == 3
     for example in examples:
         words = shlex.split(example.removeprefix("python -m autoddl ").rstrip("."))
         assert main(words) == 0, example
@@ -83,3 +83,37 @@ def test_names_put_nothing_into_the_terminal(tmp_path: Path) -> None:
     text = str(Explained.of(replace(told, layers=tuple(rows), certain=certain, devices="\x1b[1m")))
     assert "a\\x1b[31m\\u202eb\\n" in text
     assert text.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--why model.fc", "'model.fc' is no module, op or tensor of the program; nearest are "),
+        ("--why-not S0", "of what? give a module or tensor with why"),
+        ("--why model.head --why-not T", "state 'T'"),
+        ("--why model.head --budget -1", "Invalid value for '--budget'"),
+        ("--why model.head --budget nan", "Invalid value for '--budget'"),
+        ("--why model.head --profile missing.json", "no such file and no bundled profile"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    words: str, expected: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = [] if "--profile" in words else ["--profile", str(file.parent / "network.json")]
+    assert expected in error_of([str(file), *network, *words.split()], capsys)
+
+
+def test_seconds_need_the_profile(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    error = error_of([str(file), "--why", "model.head"], capsys)
+    assert "the plan was made with profile 'made-up', which is not bundled; give its file" in error
+
+
+def test_another_profile_is_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow, own = file.parent / "slow.json", file.parent / "network.json"
+    cluster(overhead_s=1e-4).save(slow)
+    for why in ([], ["--why", "model.head", "--budget", "0"]):
+        for profile, told in ((own, False), (slow, True)):
+            assert main(["explain", str(file), "--profile", str(profile), *why]) == 0
+            assert (
+                "which is not what the plan" in capsys.readouterr().out.replace("\n", " ")
+            ) == told
