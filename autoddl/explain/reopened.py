@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -12,8 +11,7 @@ import numpy as np
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan.value import PlanValue
-from autoddl.planner import request as requests
-from autoddl.planner.plan_options import EXACT, SHARDED, Options
+from autoddl.planner.plan_options import EXACT, SHARDED
 from autoddl.planner.request import Request
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.layout import Redistribution
@@ -93,22 +91,16 @@ def reopened(plan: PlanValue, profile: Profile) -> Reopened:
 
 
 def _request(plan: PlanValue, profile: Profile, allowed: bool) -> Request:
-    queue = plan.queue
-    usual = plan.engine.collectives.get(plan.device)
-    own = queue is not None and queue != usual
-    asked = Options(
-        mesh=plan.mesh, profile=profile, compute_stream=plan.compute_stream,
-        objective=plan.search.objective, seed=plan.search.seed, recompute="none",
-        fusion=f"{queue.threshold_mb},{queue.max_ops}" if own and queue else None,
-        allow_local_batchnorm=allowed, dropout=SHARDED if allowed else EXACT,
-    )  # fmt: skip
-    with warnings.catch_warnings():  # they were given when it was planned
-        warnings.simplefilter("ignore")
-        cluster = replace(plan.mesh.cluster, kinds=())
-        request = requests.read(plan.program, asked, engine=plan.engine)
-    return replace(
-        request, cluster=cluster, limit_bytes=plan.memory_limit_bytes, limits=None,
-        lists=_lists(plan), ways=request.ways[:1],
+    """Return what the plan answers; of its options those count that its file tells."""
+    queue, usual = plan.queue, plan.engine.collectives.get(plan.device)
+    own = f"{queue.threshold_mb},{queue.max_ops}" if queue is not None and queue != usual else None
+    ways = [way for way in plan.engine.streams if way.compute_stream == plan.compute_stream]
+    return Request(
+        program=plan.program, engine=plan.engine, cluster=plan.mesh.cluster, profile=profile,
+        mesh=plan.mesh, limit_bytes=plan.memory_limit_bytes, ways=tuple(ways[:1]), lists=_lists(plan),
+        objective=plan.search.objective, seed=plan.search.seed, fusion=own, recompute="none",
+        compute_stream=plan.compute_stream, allow_local_batchnorm=allowed,
+        dropout=SHARDED if allowed else EXACT,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ from autoddl.errors import AutoDDLError
 from autoddl.explain.reopened import reopened
 from autoddl.explain.waits import waits_of
 from tests.autoddl.explain.plans import PROGRAMS, planned, profile_for
-from tests.support.clusters import cluster
+from tests.support.budgets import LITTLE
+from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import transformer
 
 
@@ -41,14 +43,36 @@ def test_shares_of_the_critical_path_add_up(name: str, search: str) -> None:
     assert links.keys() <= known
 
 
-def test_plans_on_the_compute_stream() -> None:
-    program = replace(transformer(layers=2), device="cuda")
-    plan = autoddl.optimize(
-        program, mesh="2x2", profile=cluster(), search="Megatron", compute_stream=True, budget=5
-    )
-    found = reopened(plan, cluster()).chosen
-    assert found.step_s == pytest.approx(plan.estimate.step_s)
-    assert waits_of(found.timeline).step_s == pytest.approx(plan.estimate.step_s, rel=0.01)
+CUDA = replace(transformer(layers=2), device="cuda")
+KINDS: dict[str, dict[str, Any]] = {
+    "compute stream": {"program": CUDA, "compute_stream": True},
+    "fusion": {"program": CUDA, "compute_stream": False, "fusion": "1,4"},
+    "halves": {"mesh": "4", "duplex": True},
+    "layers again": {"recompute": "layers"},
+    "kinds": {"mesh": None, "cluster": "1*fastx2 + 1*slowx2", "pipeline": 1},
+    "no engine": {"engine": None},
+    "pin": {"pin": {"*.fc1.weight": "B,S0"}},
+    "communication": {"objective": "communication"},
+    "sharded masks": {"dropout": "sharded", "allow_local_batchnorm": True},
+    "one device": {"mesh": "1"},
+    "three axes": {"mesh": "2x2x2", "search": "Megatron"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plans_of_all_kinds(kind: str) -> None:
+    """Each is printed, too, with the signatures of an op."""
+    options = {"program": transformer(layers=2), "mesh": "2x2", "budget": LITTLE, **KINDS[kind]}
+    program, profile = options.pop("program"), cluster(device_type="cuda")
+    if kind == "kinds":
+        profile = of_two_kinds(profile)
+    plan = autoddl.optimize(program, profile=profile, **options)
+    found = reopened(plan, profile).chosen
+    assert found.step_s == pytest.approx(plan.estimate.step_s, rel=1e-9)
+    assert found.memory_bytes == plan.estimate.memory_bytes
+    assert "certain: " in str(plan.explain(profile=profile))
+    module = next(op.module for op in plan.program.ops if op.module.endswith("fc1"))
+    assert "fc1" in str(plan.explain(module, profile=profile, budget=0))
 
 
 def test_stages_are_refused_in_one_line() -> None:
