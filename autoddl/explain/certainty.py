@@ -9,17 +9,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from autoddl.explain.reopened import Reopened
 from autoddl.perfmodel.timeline import MODEL_ERROR
 from autoddl.plan.value import PlanValue
 from autoddl.planner.whole.assigned import Assigned
+from autoddl.search.baselines import assignments
 
 
 @dataclass(frozen=True)
 class Certainty:
     """The gap of the search, and the seconds by which a step may be off.
 
-    `tied` are plans that the search compared with whose steps are within that, `clear` the others; each
-    with how many seconds more it takes.
+    `tied` are plans that the search compared with from which the calibration can't tell it, `clear` the
+    others; each with how many seconds more it takes.
     """
 
     gap: float
@@ -29,18 +31,25 @@ class Certainty:
     clear: tuple[tuple[str, float], ...]
 
 
-def certainty(plan: PlanValue) -> Certainty:
-    """Return what is certain of a plan, from its file alone."""
+def certainty(plan: PlanValue, found: Reopened | None = None) -> Certainty:
+    """Return what is certain of a plan; with prices baselines are told apart source by source."""
     step_s, off_s = plan.estimate.step_s, plan.estimate.uncertainty_s
-    rows = [(row.name, row.step_s - step_s) for row in plan.baselines]
-    rows += [
-        (f"the best plan on mesh {each.mesh}", each.step_s - step_s)
-        for each in plan.search.outcomes
-        if each.step_s is not None and each.mesh != plan.mesh.describe()
-    ]
-    tied = tuple(row for row in rows if abs(row[1]) <= off_s)
-    clear = tuple(row for row in rows if abs(row[1]) > off_s)
-    return Certainty(plan.search.gap, plan.search.lower_bound_s, off_s, tied, clear)
+    rivals = {} if found is None else assignments(found.problem)
+    tied, clear = list[tuple[str, float]](), list[tuple[str, float]]()
+    for row in plan.baselines:
+        if found is not None and row.name in rivals:
+            rival = Assigned(found.problem, rivals[row.name])
+            more_s, alike = rival.step_s - found.chosen.step_s, are_tied(found.chosen, rival)
+        else:
+            more_s = row.step_s - step_s
+            alike = abs(more_s) <= off_s
+        (tied if alike else clear).append((row.name, more_s))
+    for each in plan.search.outcomes:
+        if each.step_s is not None and each.mesh != plan.mesh.describe():
+            more_s = each.step_s - step_s
+            told = f"the best plan on mesh {each.mesh}", more_s
+            (tied if abs(more_s) <= off_s else clear).append(told)
+    return Certainty(plan.search.gap, plan.search.lower_bound_s, off_s, tuple(tied), tuple(clear))
 
 
 def are_tied(one: Assigned, other: Assigned) -> bool:

@@ -66,14 +66,14 @@ def explain(
         if why_not is None:
             return replace(told, whys=reasons(found, why, each))
         return replace(told, why_not=reason_not(found, why, why_not, each))
-    rows, certain = layer_rows(plan), certainty(plan)
+    rows = layer_rows(plan)
     if profile is None and not is_known(plan):
-        return Explanation(plan.devices_text, plan.profile, rows, certain=certain)
+        return Explanation(plan.devices_text, plan.profile, rows, certain=certainty(plan))
     known = profile_of(plan, profile, "explain")
     found = reopened(plan, known)
     waits = waits_of(found.chosen.timeline)
     return Explanation(
-        plan.devices_text, known.name, rows, waits, certain, repriced_s=_repriced(plan, found)
+        plan.devices_text, known.name, rows, waits, certainty(plan, found), _repriced(plan, found)
     )
 
 
