@@ -91,7 +91,7 @@ def _why(found: Reopened, asked: Asked, budget: Budget | None) -> Why:
     return Why(
         asked.name, text(found, asked, now), words(found, asked, now), len(domain.choices),
         found.chosen.step_s, found.chosen.memory_bytes,
-        tuple(alternative(found, asked, n, fixed[n], [n], budget) for n in best),
+        tuple(alternative(found, asked, n, fixed=fixed[n], pinned=[n], budget=budget) for n in best),
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def fixed_steps(
 
 
 def alternative(
-    found: Reopened, asked: Asked, choice: int, fixed: Assigned, pinned: Sequence[int],
+    found: Reopened, asked: Asked, choice: int, *, fixed: Assigned, pinned: Sequence[int],
     budget: Budget | None,
 ) -> Alternative:  # fmt: skip
     """Return what a choice would cost; re-planned is the best step with any of the `pinned` ones."""

@@ -53,6 +53,9 @@ def explain(
     Raises:
         AutoDDLError: the plan has stages; its profile is not known; there is no such module or state.
     """
+    for option, given in (("why", why), ("why_not", why_not)):
+        if not isinstance(given, str | None):
+            raise AutoDDLError(f"explain: {option}: got {shown(given, 150)}; allowed is text")
     check_whole(plan)
     if why is None and why_not is not None:
         raise AutoDDLError(

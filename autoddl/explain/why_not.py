@@ -55,7 +55,7 @@ def why_not(found: Reopened, name: str, wanted: str, budget: Budget | None) -> W
     if not fixed:
         return replace(told, reason="no boxing leads there from its neighbours")
     best = min(fixed, key=lambda choice: fixed[choice].step_s)
-    cost = alternative(found, asked, best, fixed[best], with_it, budget)
+    cost = alternative(found, asked, best, fixed=fixed[best], pinned=with_it, budget=budget)
     return replace(told, cost=cost)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from autoddl.errors import AutoDDLError
@@ -83,6 +85,23 @@ def test_what_is_no_state(wanted: str) -> None:
         told = why_not(opened(), FC1, wanted, None)
         raise AutoDDLError(told.reason)
     assert str(error.value).isprintable() and len(str(error.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"why": 5}, "why: got 5; allowed is text"),
+        ({"why": FC1, "why_not": b"S0"}, "why_not: got b'S0'; allowed is text"),
+        ({"why_not": "S0"}, "of what"),
+        ({"why": FC1, "budget": -1}, "budget: got -1; allowed are seconds > 0"),
+        ({"why": FC1, "budget": "soon"}, "budget: got 'soon'"),
+        ({"why": FC1, "profile": 7}, "profile: got 7"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(AutoDDLError) as error:
+        planned("transformer").explain(**{"profile": profile_for("transformer"), **options})
+    assert expected in str(error.value) and str(error.value).isprintable()
 
 
 def test_an_entry_alone_is_meant_for_some_axis() -> None:
