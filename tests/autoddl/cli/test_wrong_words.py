@@ -29,6 +29,7 @@ BASES = {
     "fit-device": ["--nproc-per-node", "2", "--quick"],
     "codegen": ["plan.json"],
     "trace": ["plan.json"],
+    "explain": ["plan.json", "--profile", "network.json", "--why", "model.fc1"],
     "merge": ["checkpoint"],
     "sign": [],
 }
@@ -80,6 +81,11 @@ VALUES: dict[tuple[str, str], list[str]] = {
     ("trace", ""): UNREADABLE,
     ("trace", "--output"): UNWRITABLE,
     ("trace", "--profile"): UNREADABLE,
+    ("explain", ""): UNREADABLE,
+    ("explain", "--profile"): UNREADABLE,
+    ("explain", "--why"): [*ODD, "", "-", "model", "*", "S0"],
+    ("explain", "--why-not"): [*ODD, "", "S0,", "(S0", "Q1", "S0,S0,S0"],
+    ("explain", "--budget"): SECONDS,
     ("merge", ""): [*UNREADABLE, "file.txt"],
     ("merge", "--output"): ["folder", "file.txt", "nul\0"],
     ("sign", ""): [*UNREADABLE, "", "checkpoint"],
@@ -93,6 +99,7 @@ LINES = [
     ["try", "--nproc-per-node", "1", "missing.py"], ["try", "--nproc-per-node", "1", "--x", "script.py"],
     ["fit-network"], ["fit-network", "--nproc-per-node", "2", "x"], ["fit-network", "--x"],
     ["fit-device"], ["fit-device", "--nproc-per-node", "2", LONG], ["codegen"], ["trace"], ["merge"],
+    ["explain"], ["explain", "plan.json", "x"], ["explain", "plan.json", "--why", "model"],
     ["sign"], ["codegen", "plan.json", "x"], ["merge", "checkpoint", "x"],
 ]  # fmt: skip
 
@@ -105,6 +112,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[s
     monkeypatch.chdir(tmp_path)
     plan = autoddl.optimize(mlp(8, (16, 32, 8)), mesh="2", profile=cluster(), budget=0.3)
     plan.save("plan.json")
+    cluster().save("network.json")
     Path("cut.json").write_bytes(Path("plan.json").read_bytes()[:100])
     Path("script.py").write_text("raise SystemExit('a rank was started')\n")
     Path("file.txt").write_text("a file\n")
