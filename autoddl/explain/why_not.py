@@ -106,7 +106,8 @@ def _illegal(found: Reopened, asked: Asked, meant: Wanted) -> str:
         return f"{engine.title} can't execute a {op.type} with that signature, though it is right"
     if find(op.type) is None:
         return f"{op.type} has no rule, so nothing is known but the signature that the plan has"
-    made = dict.fromkeys(str(signature[asked.operand]) for signature in every)
+    possible = domain_of(found, asked).choices
+    made = dict.fromkeys(str(signature[asked.operand]) for signature in possible)
     return f"no signature of {op.type} has it; there are {', '.join(made)}"
 
 

@@ -18,6 +18,7 @@ from autoddl.report.plan_text import WIDTH, shown
 from autoddl.units import bytes_text, seconds_text
 
 MOST_TEXT = 1000  # characters of a signature with its words
+ROUNDING = 1e-9  # relative, of seconds
 MOST_ROWS = 12  # of what a step waits for
 
 
@@ -75,6 +76,12 @@ def _print_why(console: Console, why: Why) -> None:
         console.print(shown(f"in words: {why.words}"))
     if why.others:
         console.print(_alternatives(why.others, why.step_s, why.memory_bytes))
+    best_s = min((each.step_s for each in why.others if each.replanned_s), default=why.step_s)
+    if best_s < why.step_s * (1 - ROUNDING):
+        console.print(
+            f"a search around another one found a step {seconds_text(why.step_s - best_s)} shorter than "
+            "the plan's: plan again with a larger budget"
+        )
 
 
 def _print_why_not(console: Console, told: WhyNot) -> None:

@@ -185,6 +185,17 @@ def test_what_is_not_there_names_the_nearest(name: str, expected: str) -> None:
     assert len(str(error.value)) < 500
 
 
+def test_a_better_step_than_the_plan_s_is_told() -> None:
+    """Cutting both factors is not the best here, and searches around its ops find that."""
+    plan = planned("large", search="SUMMA")
+    asked = {"profile": profile_for("large"), "why": "model.blocks.0.fc1"}
+    shorter = planned("large", budget=SOME).estimate.step_s < plan.estimate.step_s
+    assert shorter
+    for budget, told in ((SOME, True), (0, False)):
+        text_of = " ".join(str(plan.explain(**asked, budget=budget)).split())
+        assert ("plan again with a larger budget" in text_of) == told
+
+
 def test_memory_decides() -> None:
     """With no more than the plan takes, what takes more does not fit, and there may be no plan at all."""
     found = opened("large", search="ZeRO 2")
