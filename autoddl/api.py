@@ -30,6 +30,7 @@ from autoddl.trials.trial_settings import Trials
 
 if TYPE_CHECKING:
     from autoddl.planner.plan_options import Options
+    from autoddl.report.explanation_text import Explained
 
 TIME, AUTO, EXACT = "time", "auto", "exact"
 
@@ -108,6 +109,30 @@ class Plan(PlanValue):
         from autoddl.report import perfetto
 
         perfetto.write(self, path, profile=profile)
+
+    @reported("explain")
+    def explain(
+        self,
+        why: str | None = None,
+        why_not: str | None = None,
+        *,
+        profile: str | Path | Profile | None = None,
+        budget: float | Budget = 2.0,
+    ) -> Explained:
+        """Return what the plan does, what its step waits for and what is certain; print it.
+
+        With `why`, a module, op or tensor, return its signature, the best others and what they cost; with
+        `why_not` as well what one state of it costs, or why it can't be: `explain("model.0", "S0")`.
+        `profile` prices the plan again, by default the bundled one that it names. The search around
+        each other choice gets a `budget`, in seconds or as for `optimize`; with 0 there is none.
+
+        Raises:
+            AutoDDLError: the plan has stages, or there is no such profile, module or state.
+        """
+        from autoddl.explain.explanation import explain
+        from autoddl.report.explanation_text import Explained
+
+        return Explained.of(explain(self, why, why_not, profile=profile, budget=budget))
 
     @reported("save")
     def save(self, path: str | Path) -> None:

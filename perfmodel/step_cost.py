@@ -82,18 +82,22 @@ class StepCost(NamedTuple):
     @property
     def totals(self) -> Totals:
         """Return the sums; errors of one source add up, and so do the squares of the sources'."""
-        sources: dict[str, int] = {}
-        sums, numbers, errors = [], [], []
+        sums = [
+            sum(np.array([p.seconds for p in prices], dtype=np.float64)[which].tolist())
+            for prices, which in self
+        ]
+        return Totals(sums[0], sums[1], math.hypot(*self.off_s.values()))
+
+    @property
+    def off_s(self) -> dict[str, float]:
+        """Return by how many seconds what comes from each source may be off."""
+        found: dict[str, float] = {}
         for prices, which in self:
-            columns = [
-                (p.seconds, p.error, sources.setdefault(p.source, len(sources))) for p in prices
-            ]
-            seconds, error, source = np.array(columns, dtype=np.float64).reshape(-1, 3)[which].T
-            sums.append(sum(seconds.tolist()))
-            numbers.append(source)
-            errors.append(seconds * error)
-        off = np.bincount(np.concatenate(numbers).astype(np.int64), np.concatenate(errors))
-        return Totals(sums[0], sums[1], math.hypot(*off.tolist()))
+            times = np.bincount(which, minlength=len(prices)).tolist()
+            for price, count in zip(prices, times, strict=True):
+                off = count * price.seconds * price.error
+                found[price.source] = found.get(price.source, 0.0) + off
+        return found
 
 
 class StepPrices:

@@ -185,13 +185,17 @@ class StepTimeline:
 
         It is NaN for tensors that are not moved.
         """
-        critical_s = self.works.critical_s()[self._place]
-        ops, tensor = len(self.compute_s), self.tensor[self.boxing.row]
+        (ops_s, boxings_s), tensor = self.critical_s(), self.tensor[self.boxing.row]
         count = len(self.program.tensors)
-        on = np.bincount(tensor, critical_s[ops:], count)
+        on = np.bincount(tensor, boxings_s, count)
         with np.errstate(invalid="ignore", divide="ignore"):
-            shares = (
-                critical_s[:ops] / self.compute_s,
-                on / np.bincount(tensor, self._boxing_s, count),
-            )
+            shares = ops_s / self.compute_s, on / np.bincount(tensor, self._boxing_s, count)
         return np.nan_to_num(shares[0], posinf=0.0), shares[1]
+
+    def critical_s(self) -> tuple[Floats, Floats]:
+        """Return the seconds of each op on the critical path, and of each boxing; they add up to its end.
+
+        Boxing b is of kind `boxing.items[b]`, and of tensor `tensor[boxing.row[b]]`.
+        """
+        found, ops = self.works.critical_s()[self._place], len(self.compute_s)
+        return found[:ops], found[ops:]

@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, str] = {
     "try": "run the best plans of a training script and keep the fastest",
     "fit-network": "measure the links and devices of this cluster",
     "fit-device": "time the ops of this machine's devices",
+    "explain": "say what a plan does and why, in words and seconds",
     "merge": "join a checkpoint to a state dict that OneFlow loads",
     "sign": "check and sign files that were edited on purpose",
     "trace": "write the predicted timeline of a plan for Perfetto",

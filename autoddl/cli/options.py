@@ -81,6 +81,7 @@ class _Number(click.FloatRange):
 
 POSITIVE = _Number(0, min_open=True)
 RATE = _Number(0, sys.float_info.max)
+NOT_NEGATIVE = _Number(0)
 RANKS = click.IntRange(1, MOST_RANKS)
 MEASURING = with_options(
     flag("--json as_json", "print the profile instead of a table"),

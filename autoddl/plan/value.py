@@ -106,7 +106,8 @@ class Part:
 class Estimate:
     """What one assignment costs per step and device, under the plan's profile.
 
-    `overlap_s` are the seconds in which ops and boxings go on at once (perfmodel.timeline).
+    `overlap_s` are the seconds in which ops and boxings go on at once (perfmodel.timeline), and those
+    that collectives spare which share a launch.
     `memory_bytes` is all that the engine allocates on the device that needs most; `uncertainty_s` is how
     far the step time may be off by what the profile's own fits and the model miss. With stages compute
     and communication are those of the busiest stage, which waits `idle_s` for others.

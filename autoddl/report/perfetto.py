@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE
 from autoddl.perfmodel.pipeline.pipeline_timeline import Span, Timeline
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.resources import DEVICE
 from autoddl.perfmodel.step_cost import StepPrices
 from autoddl.perfmodel.timeline import StepTimeline
+from autoddl.plan.priced_with import profile_of
 from autoddl.plan.value import PlanValue
 
 CATEGORIES = {"F": "forward", "B": "backward"}
@@ -56,7 +56,7 @@ def timeline_of(plan: PlanValue, profile: str | Path | Profile | None = None) ->
         raise AutoDDLError("trace: a plan with stages has its seconds in it; leave out the profile")
     if plan.pipelined:
         return plan.timeline
-    known, layout = _profile(plan, profile), plan.layout
+    known, layout = profile_of(plan, profile, "trace"), plan.layout
     prices = StepPrices(plan.program, plan.mesh, known.part(plan.parts[0].kinds), plan.queue)
     found = StepTimeline(prices, layout, overlaps=not plan.compute_stream)
     streams = {DEVICE: COMPUTE}
@@ -65,15 +65,6 @@ def timeline_of(plan: PlanValue, profile: str | Path | Profile | None = None) ->
         for s in found.works.spans()
     )
     return Timeline(spans, max((s.end_s for s in spans), default=0.0), (1,))
-
-
-def _profile(plan: PlanValue, given: str | Path | Profile | None) -> Profile:
-    if given is None and plan.profile not in profiles.bundled():
-        raise AutoDDLError(
-            f"trace: the plan was made with profile {plan.profile!r}, which is not bundled; give its "
-            "file (--profile FILE)"
-        )
-    return profiles.load(plan.profile if given is None else given, device_type=plan.device)
 
 
 def chrome_trace(timeline: Timeline, categories: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoddl.errors import one_line
+from autoddl.errors import MOST_SHOWN, one_line
 from autoddl.plan.search_report import PlanTrial
 from autoddl.plan.value import ROOMY, Estimate, ModuleCost, PlanValue
 from autoddl.sbp.program.blocks import pattern
@@ -42,7 +42,7 @@ def plan_table(plan: PlanValue) -> str:
         console.print("the batch goes through the step as two halves in turn, updates come once")
     if over := _undivided(plan):
         which = "which does not divide it" if len(over) == 1 else "none of which divides it"
-        axes = _shown(" and ".join(over))
+        axes = shown(" and ".join(over))
         console.print(f"the batch of {_batch(plan)} stays whole over {axes}, {which}")
     found = plan.search
     counted = COUNTED[found.objective]
@@ -78,7 +78,7 @@ def _again(plan: PlanValue) -> str:
 
 def comparison(plan: PlanValue, measured_s: dict[str, float] | None = None) -> Table:
     """Return the plan beside its baselines; `measured_s` adds measured step times by name."""
-    table = Table(title=_shown(f"predicted per step and device, profile {plan.profile}"))
+    table = Table(title=shown(f"predicted per step and device, profile {plan.profile}"))
     waits = any(row.idle_s for row in (plan.estimate, *plan.baselines))
     for name in ("", "step", "compute", "communication", "overlap", "idle", "memory"):
         if name != "idle" or waits:
@@ -87,7 +87,7 @@ def comparison(plan: PlanValue, measured_s: dict[str, float] | None = None) -> T
         table.add_column("measured step", justify="right")
     for row in (plan.estimate, *plan.baselines):
         cells = [
-            _shown(row.name),
+            shown(row.name),
             f"{seconds_text(row.step_s)} ± {row.uncertainty_s / max(row.step_s, 1e-12):.0%}",
             seconds_text(row.compute_s),
             seconds_text(row.communication_s),
@@ -114,7 +114,7 @@ def trials_table(trials: Sequence[PlanTrial]) -> Table:
             ratio = each.measured_s / max(each.predicted_s, 1e-12)
             measured = [seconds_text(each.measured_s), f"{ratio:.2f}"]
         cells = seconds_text(each.predicted_s), *measured
-        table.add_row(_shown(each.name), *cells, _shown(each.note))
+        table.add_row(shown(each.name), *cells, shown(each.note))
     return table
 
 
@@ -122,7 +122,7 @@ def _stages(plan: PlanValue) -> Table:
     """Return a row per stage: devices, modules, seconds, how long it waits for others."""
     count, known = len(plan.parts), all(part.work is not None for part in plan.parts)
     several = f"{count} stages" if count > 1 else "1 stage"
-    table = Table(title=_shown(f"{several}, {plan.micro_batches} micro-batches of {_batch(plan)}"))
+    table = Table(title=shown(f"{several}, {plan.micro_batches} micro-batches of {_batch(plan)}"))
     meshes = {(str(part.mesh), part.kinds) for part in plan.parts}
     unlike = len(meshes) > 1  # else the title above says it
     for name in ("stage", *(["devices"] if unlike else []), "ranks", "modules"):
@@ -142,8 +142,8 @@ def _stages(plan: PlanValue) -> Table:
         if part.recomputed:
             cells[1] += " (forward again)"
         memory = bytes_text(part.memory_bytes) if part.memory_bytes else "-"
-        devices = [_shown(" ".join((str(part.mesh), *part.kinds)))] if unlike else []
-        span = _shown(_span(plan, stage))
+        devices = [shown(" ".join((str(part.mesh), *part.kinds)))] if unlike else []
+        span = shown(_span(plan, stage))
         table.add_row(str(stage), *devices, runs_text(part.ranks), span, *cells, memory)
     return table
 
@@ -183,7 +183,7 @@ def _modules(plan: PlanValue) -> Table:
         part.mesh.describe(): f"mesh {part.mesh} {part.mesh.describe()}" for part in plan.parts
     }
     title = f"plan on {' and '.join(where.values())}, costs per module and device"
-    table = Table(title=_shown(title))
+    table = Table(title=shown(title))
     for name in (*(["stage"] if staged else []), "module", "signature of the main op"):
         table.add_column(name, overflow="fold")
     for name in ("compute", "communication", "memory"):
@@ -195,18 +195,18 @@ def _modules(plan: PlanValue) -> Table:
             repeats.setdefault(key, []).append(row.module)
     for (number, path, *cells), modules in repeats.items():
         name = modules[0] if len(modules) == 1 else f"{path} ×{len(modules)}"
-        table.add_row(*([number] if staged else []), _shown(name), *cells)
+        table.add_row(*([number] if staged else []), shown(name), *cells)
     return table
 
 
-def _shown(text: str) -> str:
+def shown(text: str, most: int = MOST_SHOWN) -> str:
     """Return a text with names in it as a terminal may get it: no markup, no escape sequences."""
-    return escape(one_line(text))
+    return escape(one_line(text, most))
 
 
 def _cells(row: ModuleCost) -> tuple[str, ...]:
     return (
-        _shown(row.signature),
+        shown(row.signature),
         seconds_text(row.compute_s),
         seconds_text(row.communication_s),
         bytes_text(row.memory_bytes),

@@ -29,6 +29,7 @@ BASES = {
     "fit-device": ["--nproc-per-node", "2", "--quick"],
     "codegen": ["plan.json"],
     "trace": ["plan.json"],
+    "explain": ["plan.json", "--profile", "network.json", "--why", "model.fc1"],
     "merge": ["checkpoint"],
     "sign": [],
     "profiles": [],
@@ -83,6 +84,11 @@ VALUES: dict[tuple[str, str], list[str]] = {
     ("trace", ""): UNREADABLE,
     ("trace", "--output"): UNWRITABLE,
     ("trace", "--profile"): UNREADABLE,
+    ("explain", ""): UNREADABLE,
+    ("explain", "--profile"): UNREADABLE,
+    ("explain", "--why"): [*ODD, "", "-", "model", "*", "S0"],
+    ("explain", "--why-not"): [*ODD, "", "S0,", "(S0", "Q1", "S0,S0,S0"],
+    ("explain", "--budget"): SECONDS,
     ("merge", ""): [*UNREADABLE, "file.txt"],
     ("merge", "--output"): ["folder", "file.txt", "nul\0"],
     ("plan", ""): [*UNREADABLE, "", "plan.json", "file.txt", "h100"],
@@ -144,6 +150,7 @@ LINES = [
     ["plan", "program.json", "--mesh", "2", "-o", "program.json", "--force"],
     ["plan", "program.json", "--mesh", "2", "--pipeline", "auto", "--duplex", "yes", "-o", "new.json"],
     ["plan", "program.json", "x"], ["plan", "program.json", "--memory", "1GiB", "--memory-of", "a=1GiB"],
+    ["explain"], ["explain", "plan.json", "x"], ["explain", "plan.json", "--why", "model"],
     ["sign"], ["codegen", "plan.json", "x"], ["merge", "checkpoint", "x"],
 ]  # fmt: skip
 
@@ -158,6 +165,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[s
     program.save("program.json")
     plan = autoddl.optimize(program, mesh="2", profile=cluster(), budget=0.3)
     plan.save("plan.json")
+    cluster().save("network.json")
     Path("cut.json").write_bytes(Path("plan.json").read_bytes()[:100])
     Path("script.py").write_text("raise SystemExit('a rank was started')\n")
     Path("file.txt").write_text("a file\n")

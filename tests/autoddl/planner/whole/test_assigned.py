@@ -64,3 +64,15 @@ def test_memory_is_that_of_the_layout_whatever_was_asked_before(compute_stream: 
     alone = [estimate(layout) for layout in layouts]
     for _ in range(2):
         assert [estimate(layout, sizes=sizes) for layout in layouts] == alone
+
+
+def test_launches_that_collectives_share_are_in_no_step_twice() -> None:
+    """Where they do, boxings together take less than each alone; the row's step is the simulated one."""
+    program = replace(transformer(layers=3), device="cuda")
+    problem = builder.build(program, Mesh.parse("2x2"), cluster(device_type="cuda"))
+    shared = 0
+    for assignment in assignments(problem).values():
+        assigned = Assigned(problem, assignment)
+        shared += assigned.prediction.cost.communication_s < 0.99 * assigned.costs_s[1]
+        assert assigned.estimate("row").step_s == pytest.approx(assigned.step_s)
+    assert shared

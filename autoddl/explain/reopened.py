@@ -1,0 +1,166 @@
+"""A plan as the choice that it was: the problem that it solves, made again, and its assignment there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.profile import Profile
+from autoddl.plan.value import PlanValue
+from autoddl.planner.plan_options import EXACT, SHARDED
+from autoddl.planner.request import Request
+from autoddl.planner.whole.assigned import Assigned
+from autoddl.sbp.layout import Redistribution
+from autoddl.sbp.program import Op
+from autoddl.sbp.rules.registry import Signature, find
+from autoddl.search.network.choices import SignatureLists
+from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.reductions.saved_tensors import SavedTensors
+from autoddl.search.result import Assignment
+
+# Whether users allowed other numbers than one device's; the first where the plan is a choice.
+_ALLOWED = (False, True)
+
+
+@dataclass(frozen=True, eq=False)
+class Reopened:
+    """A plan, the request that it answers, the problem of that, and what was chosen there.
+
+    It is simulated in the network of what was `chosen`, which may have more variables than the problem:
+    those of tensors that wait for the backward pass.
+    """
+
+    plan: PlanValue
+    request: Request
+    problem: CostNetwork
+    chosen: Assigned
+
+    @cached_property
+    def variables(self) -> dict[tuple[str, str], int]:
+        """Return the variables of the problem by kind and name."""
+        return _by_name(self.problem)
+
+    @cached_property
+    def simulated(self) -> dict[tuple[str, str], int]:
+        """Return the same of the network in which plans are simulated."""
+        return _by_name(self.chosen.problem)
+
+    def with_choice(self, variable: tuple[str, str], choice: int) -> Assigned:
+        """Return the plan with another choice of one variable, and all others as they are."""
+        found = np.array(self.chosen.assignment, dtype=np.int64)
+        found[self.simulated[variable]] = choice
+        return Assigned(self.chosen.problem, Assignment(found))
+
+
+def _by_name(network: CostNetwork) -> dict[tuple[str, str], int]:
+    columns = network.variables
+    kinds = [columns.kinds[kind] for kind in columns.kind.tolist()]
+    return {key: number for number, key in enumerate(zip(kinds, columns.name, strict=True))}
+
+
+def check_whole(plan: PlanValue) -> None:
+    """Raise AutoDDLError where a plan has stages or micro-batches."""
+    if plan.pipelined:
+        parts, micro = len(plan.parts), plan.micro_batches
+        raise AutoDDLError(
+            f"explain: the plan has {parts} stages and {micro} micro-batches; explained so far are plans "
+            "of one stage and one micro-batch; print(plan) has a row per stage and module"
+        )
+
+
+def reopened(plan: PlanValue, profile: Profile) -> Reopened:
+    """Return a plan as an assignment of the problem that it solves, priced with a profile.
+
+    Raises:
+        AutoDDLError: it has stages, or states that are none of the problem's choices.
+    """
+    check_whole(plan)
+    problems = list[str]()
+    for allowed in _ALLOWED:
+        request = _request(plan, profile, allowed)
+        problem = request.problem(plan.mesh, kinds=plan.parts[0].kinds, ways=request.ways)
+        try:
+            return _chosen(plan, request, problem)
+        except AutoDDLError as error:
+            problems.append(str(error))
+    raise AutoDDLError(problems[0])
+
+
+def _request(plan: PlanValue, profile: Profile, allowed: bool) -> Request:
+    """Return what the plan answers; of its options those count that its file tells."""
+    queue, usual = plan.queue, plan.engine.collectives.get(plan.device)
+    own = f"{queue.threshold_mb},{queue.max_ops}" if queue is not None and queue != usual else None
+    ways = [way for way in plan.engine.streams if way.compute_stream == plan.compute_stream]
+    return Request(
+        program=plan.program, engine=plan.engine, cluster=plan.mesh.cluster, profile=profile,
+        mesh=plan.mesh, limit_bytes=plan.memory_limit_bytes, ways=tuple(ways[:1]), lists=_lists(plan),
+        objective=plan.search.objective, seed=plan.search.seed, fusion=own, recompute="none",
+        compute_stream=plan.compute_stream, allow_local_batchnorm=allowed,
+        dropout=SHARDED if allowed else EXACT,
+    )  # fmt: skip
+
+
+def _lists(plan: PlanValue) -> SignatureLists:
+    """Return the signatures of ops that have no rule: those that the plan itself has for them."""
+    sizes = plan.mesh.shape
+
+    def listed(op: Op, size: int) -> tuple[Signature, ...]:
+        if find(op.type) is not None:
+            return ()
+        chosen = plan.signatures[op.name]
+        axes = [axis for axis, n in enumerate(sizes) if n == size]
+        return tuple({o: states[axis] for o, states in chosen.items()} for axis in axes)
+
+    return listed
+
+
+def _chosen(plan: PlanValue, request: Request, problem: CostNetwork) -> Reopened:
+    """Return the plan in the network in which it has the same redistributions."""
+    choices = np.array(list(_choices(plan, problem)), dtype=np.int64)
+    found = [Assigned(problem, choices)]
+    if plan.compute_stream:
+        saved = SavedTensors.apply(problem)
+        found += [Assigned(saved.network, of(choices)) for of in (saved.as_read, saved.as_made)]
+    for same in (set, _ends):  # under another profile the best paths between two states are others
+        for one in found:
+            if same(one.layout.redistributions) == same(plan.redistributions):
+                return Reopened(plan, request, problem, one)
+    raise AutoDDLError(
+        "explain: tensors of the plan are redistributed in other ways than the search would; plans "
+        "that were written by hand, or whose tensors wait in states of their own, can't be explained yet"
+    )
+
+
+def _ends(moves: Iterable[Redistribution]) -> set[tuple[object, ...]]:
+    """Return what is redistributed, to which state and for whom."""
+    return {(move.tensor, move.path[-1], frozenset(move.readers)) for move in moves}
+
+
+def _choices(plan: PlanValue, problem: CostNetwork) -> Iterator[int]:
+    """Yield the choice of each variable."""
+    variables, known = problem.variables, dict[int, dict[tuple[object, ...], int]]()
+    for kind, name, domain in zip(
+        variables.kind.tolist(), variables.name, variables.domain.tolist(), strict=True
+    ):
+        choices = variables.domains[domain].choices
+        operands: Sequence[str] = tuple(choices[0])
+        if domain not in known:
+            known[domain] = {tuple(c[o] for o in operands): n for n, c in enumerate(choices)}
+        sort = variables.kinds[kind]
+        if sort == "op":
+            key: tuple[object, ...] = tuple(plan.signatures[name][o] for o in operands)
+        elif sort == "output":
+            key = tuple(choices[0].values())
+        else:
+            state = (plan.layout.inputs if sort == "input" else plan.variables)[name]
+            key = tuple(state for _ in operands)
+        if key not in known[domain]:
+            raise AutoDDLError(
+                f"explain: {sort} {name} has states {', '.join(map(str, key))} in the plan, which are "
+                "none of those that can be planned; plan again with autoddl.optimize"
+            )
+        yield known[domain][key]
