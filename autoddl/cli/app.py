@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "sign": "check and sign files that were edited on purpose",
     "trace": "write the predicted timeline of a plan for Perfetto",
 }
-_ON_FILES = ("codegen", "merge", "sign", "trace")
+_ON_FILES = ("codegen", "explain", "merge", "sign", "trace")
 
 
 class _Commands(click.Group):

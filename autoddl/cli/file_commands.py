@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from autoddl.cli.app import say
-from autoddl.cli.options import RATE, example
+from autoddl.cli.options import NOT_NEGATIVE, RATE, example, option, with_options
 from autoddl.errors import AutoDDLError
 
 
@@ -109,3 +109,35 @@ def trace(plan: str, output: Path, profile: str | None) -> None:
 
     timeline = write(load(plan), output, profile=profile)
     say(f"wrote {output}: a step of {timeline.step_s * 1e3:.3g} ms; open it in ui.perfetto.dev")
+
+
+_EXPLAIN = "python -m autoddl explain plan.json --profile network.json"
+_EXAMPLES = "; ".join(
+    [
+        _EXPLAIN,
+        f"{_EXPLAIN} --why model.blocks.0.fc1",
+        f"{_EXPLAIN} --why model.blocks.0.fc1 --why-not S0",
+    ]
+)
+_OPTIONS = with_options(
+    option("--why", "why a module, op or tensor is as it is; what others would cost", None, "NAME"),
+    option("--why-not", "with --why: what that state would cost, or why it can't be", None, "STATE"),
+    option("--budget", "of the search around each other choice (2); 0: none", NOT_NEGATIVE, "SECONDS",
+           default=2.0),
+    option("--profile", "prices the plan again, if its own is not a bundled one", None, "FILE"),
+)  # fmt: skip
+
+
+@click.command("explain", epilog=f"Examples: {_EXAMPLES}.")
+@click.argument("plan", metavar="PLAN")
+@_OPTIONS
+def explain(
+    plan: str, why: str | None, why_not: str | None, budget: float, profile: str | None
+) -> None:
+    """Say what PLAN, a file of Plan.save, does and why.
+
+    Without --why: what each layer does, what the step waits for, and what is certain.
+    """
+    from autoddl import load
+
+    click.echo(str(load(plan).explain(why, why_not, profile=profile, budget=budget)))
