@@ -431,6 +431,32 @@ def test_prediction_of_mixed_precision_is_oneflows_plan_for_cuda(tmp_path: Path)
     assert plan.estimate.memory_bytes == pytest.approx(most, rel=0.03)
 
 
+@pytest.mark.oneflow
+@pytest.mark.ranks
+def test_a_tied_table_of_mixed_precision_goes_once_per_step(tmp_path: Path) -> None:
+    """Each stage casts it by itself; of the sums of gradients, which are in float32, one goes back."""
+    from autoddl.sbp.rewrites.micro_batch import micro_batch
+    from autoddl.sbp.rewrites.tied_sums import is_late
+    from experiments.fidelity.memory.cuda_memory import cuda_memory
+    from experiments.lib.programs import captured
+
+    sizes = {
+        "layers": 2, "width": 256, "heads": 4, "sequence": 64, "vocabulary": 2048, "batch": 64,
+    }  # fmt: skip
+    program = captured(tmp_path / "bert.json", "bert", "toy", "float16", **sizes)
+    plan = parted(micro_batch(program, 4), ["1", "1"], 4, compute_stream=True)
+    (late,) = filter(is_late, plan.program.ops)
+    read = [plan.program.producer[tensor] for _, tensor in late.inputs]
+    assert [(op.type, plan.stage_of[op.name]) for op in read] == [("cast", 0), ("cast", 1)]
+    once = {item.tensor for item in plan.transfers if item.seconds is None}
+    assert once == {"model.encoder.token.weight", read[1].outputs[0][1]}
+    real = cuda_memory(
+        plan, "experiments.models:build", {"name": "bert", **sizes}, precision="float16"
+    )
+    for part, found in zip(plan.parts, real, strict=True):
+        assert part.memory_bytes == pytest.approx(found.total, rel=0.08)
+
+
 def test_all_ranks_that_differ_are_looked_at() -> None:
     program = program_of([op(1, "tanh", 0), op(2, "tanh", 1)], ["t2"])
     b, p = states("(B, B)", "(B, P)")
