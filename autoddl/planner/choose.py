@@ -29,6 +29,7 @@ from autoddl.sbp.rewrites.micro_batch import check_stages, micro_batch
 from autoddl.sbp.rewrites.recomputed_layers import in_layers, kept_by_modules
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.sbp.rules.dropout import LOCAL_MASKS
+from autoddl.sbp.rules.registry import written
 from autoddl.search.budget import Allowance
 from autoddl.search.reductions.objective import TIME
 from autoddl.search.solvers.named import SOLVERS
@@ -91,6 +92,7 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
             allowance = allowance.next(allowance.seconds)
             told = _with_layers_again(request, race, allowance) or error
         staged = request.pipeline != 1 and request.search in SOLVERS and request.timed
+        staged &= _runs_in_micro_batches(request)
         if not staged or not any(staged_trials(request, partial(micro_batch, request.program))):
             if race.best is None:
                 raise told from None
@@ -102,7 +104,15 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
             if race.best is not None:
                 return race
             raise InfeasibleError(f"{told}. Stages do not help: {why}") from None
-    return _staged(request, race, allowance) if auto else race
+    staged = auto and (_runs_in_micro_batches(request) or race.best is None)
+    return _staged(request, race, allowance) if staged else race
+
+
+def _runs_in_micro_batches(request: Request) -> bool:
+    """Tell whether a graph goes through the engine in micro-batches; scripts of such plans do anyway."""
+    if request.program.device not in request.engine.limits.writes_once:
+        return True
+    return not any(op.phase == "forward" and written(op) for op in request.program.ops)
 
 
 def _with_halves(request: Request, race: Race, allowance: Allowance) -> None:
