@@ -91,13 +91,17 @@ class StepCost(NamedTuple):
     @property
     def off_s(self) -> dict[str, float]:
         """Return by how many seconds what comes from each source may be off."""
-        found: dict[str, float] = {}
-        for prices, which in self:
-            times = np.bincount(which, minlength=len(prices)).tolist()
-            for price, count in zip(prices, times, strict=True):
-                off = count * price.seconds * price.error
-                found[price.source] = found.get(price.source, 0.0) + off
-        return found
+        sources: dict[str, int] = {}
+        numbers, errors = [], []
+        for prices, which in self:  # one by one, so that it is no matter which have one price
+            columns = [
+                (p.seconds * p.error, sources.setdefault(p.source, len(sources))) for p in prices
+            ]
+            error, source = np.array(columns, dtype=np.float64).reshape(-1, 2)[which].T
+            numbers.append(source)
+            errors.append(error)
+        off = np.bincount(np.concatenate(numbers).astype(np.int64), np.concatenate(errors))
+        return dict(zip(sources, off.tolist(), strict=False))
 
 
 class StepPrices:
