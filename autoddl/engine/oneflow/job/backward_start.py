@@ -41,8 +41,7 @@ def begin_with_gradients(staged: StageWriter) -> None:
         if not name.startswith(_TRANSFER):
             return is_late(name)
         item = transfers[int(name.removeprefix(_TRANSFER).partition("-")[0])]
-        producer = program.producer.get(item.tensor)
-        return producer is not None and producer.phase == "backward"
+        return staged.brings_gradient(item.tensor)
 
     for stage, part in enumerate(staged.parts):
         names = list(staged.groups[stage].op_set.op_name)

@@ -171,6 +171,15 @@ class StageWriter:
             lbn = accumulation.source(self.writer.ops[lbn.split("/")[0]])
         return lbn.startswith(BUFFER)
 
+    def brings_gradient(self, tensor: str) -> bool:
+        """Tell whether a tensor is a gradient that arrives with every micro-batch, not once per step."""
+        producer, readers = (
+            self.program.producer.get(tensor),
+            self.program.consumers.get(tensor, ()),
+        )
+        made_late = producer is not None and producer.phase == "backward"
+        return made_late and any(op.phase == "backward" for op, _ in readers)
+
     def _readers(self, tensor: str, stage: int) -> Iterator[Reader]:
         for op, operand in self.program.consumers.get(tensor, ()):
             if self.stage_of[op.name] == stage:
@@ -265,8 +274,7 @@ class Recomputation:
         return next(
             f"autoddl-transfer-{number}"
             for number, item in enumerate(self.staged.plan.transfers)
-            for producer in (self.program.producer.get(item.tensor),)
-            if item.target == self.stage and producer and producer.phase == "backward"
+            if item.target == self.stage and self.staged.brings_gradient(item.tensor)
         )
 
 
