@@ -126,7 +126,8 @@ class StageWriter:
     def order_updates(self) -> None:
         """Let gradients of variables be made after all that the backward pass reads these for.
 
-        An update waits for the gradients of all micro-batches only, and writes over its variable.
+        That is also what makes forward results of a stage again. An update waits for the gradients of
+        all micro-batches only, and writes over its variable.
         """
         for parameter in self.program.parameters:
             made = self.program.producer.get(parameter.gradient or "")
@@ -141,9 +142,12 @@ class StageWriter:
                 of_each = [self.program.producer[tensor] for _, tensor in made.inputs]
             for last in of_each:
                 for op, _ in self.program.consumers.get(parameter.tensor, ()):
+                    name = f"{AGAIN}{op.name}" if op.phase == "forward" else op.name
                     here = self.stage_of[op.name] == self.stage_of[last.name]
-                    if here and op.phase == "backward" and op is not last:
-                        self.writer.ops[last.name].ctrl_in_op_name.append(op.name)
+                    reads = name in self.writer.ops and op.phase != "optimizer"
+                    waits = self.writer.ops[last.name].ctrl_in_op_name
+                    if here and reads and op is not last and name not in waits:
+                        waits.append(name)
 
     def _buffer(self, tensor: str, reader: Reader) -> None:
         producer = self.program.producer.get(tensor)

@@ -63,7 +63,7 @@ def test_trained_weights_are_those_of_one_process(seen: Callable[[str], Seen], n
     for weight, expected in found.expected.items():
         if not weight.endswith("num_batches_tracked"):  # which graphs of OneFlow leave at 0
             np.testing.assert_allclose(
-                found.weights[weight], expected, rtol=0, atol=2e-5, err_msg=weight
+                found.weights[weight], expected, rtol=0, atol=1e-5, err_msg=weight
             )
 
 
