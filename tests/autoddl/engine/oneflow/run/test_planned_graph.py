@@ -121,6 +121,8 @@ def test_forward_results_are_made_again_in_these_stages(
     stage = found.ranks[0]["stages"]
     originals = [op.removeprefix(AGAIN) for op in found.ranks[0]["again"]]
     assert {stage[op] for op in originals if op in stage} == set(wanted)
+    behind = found.ranks[0]["behind again"]  # gradients: an update must not come between
+    assert behind and {stage[op] for op in behind} <= set(wanted)
 
 
 def test_one_stage_only_accumulates(seen: Callable[[str], Seen]) -> None:

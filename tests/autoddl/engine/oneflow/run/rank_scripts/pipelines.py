@@ -17,6 +17,7 @@ from oneflow import nn
 
 import autoddl
 from autoddl.engine.oneflow.job import parameter_gathers
+from autoddl.engine.oneflow.job.stage_writer import AGAIN
 from autoddl.engine.oneflow.run import agree
 from autoddl.perfmodel import profile as profiles
 from autoddl.planner.assemble import staged_plan
@@ -220,6 +221,9 @@ def run(case, out):
     seen["changed"] = step.changed_signatures
     waiting = [op for op in step._running.compiled.net.op if op.ctrl_in_op_name]
     seen["gathered in turn"] = sum(op.name.startswith("autoddl-boxing-") for op in waiting)
+    seen["behind again"] = [
+        op.name for op in waiting if any(name.startswith(AGAIN) for name in op.ctrl_in_op_name)
+    ]
     seen["again"] = [op.name for op in step._running.compiled.net.op if "-again-" in op.name]
     seen["stages"] = dict(plan.stage_of)
     producer = plan.program.producer
