@@ -20,21 +20,21 @@ from autoddl.launch.job import LaunchError
 PROG = "python -m autoddl"
 PATIENCE_S = 2.0  # what takes longer shows that it goes on
 BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130
-COMMANDS: Mapping[str, str] = {
-    "capture": "write the program of a training script, to plan it elsewhere",
-    "plan": "plan a saved program for a mesh or a cluster",
-    "profiles": "list the bundled profiles, or show one",
-    "codegen": "write a saved plan as a Python script that needs only OneFlow",
-    "run": "start the ranks of a training script on this node",
-    "try": "run the best plans of a training script and keep the fastest",
-    "fit-network": "measure the links and devices of this cluster",
-    "fit-device": "time the ops of this machine's devices",
-    "explain": "say what a plan does and why, in words and seconds",
-    "merge": "join a checkpoint to a state dict that OneFlow loads",
-    "sign": "check and sign files that were edited on purpose",
-    "trace": "write the predicted timeline of a plan for Perfetto",
-}
-_ON_FILES = ("codegen", "explain", "merge", "sign", "trace")
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "capture": ("plans.capture_command:command", "write the program of a script, to plan it elsewhere"),
+    "plan": ("plans.plan_command:command", "plan a saved program for a mesh or a cluster"),
+    "explain": ("file_commands:explain", "say what a plan does and why, in words and seconds"),
+    "codegen": ("file_commands:codegen", "write a saved plan as a Python script that needs only OneFlow"),
+    "trace": ("file_commands:trace", "write the predicted timeline of a plan for Perfetto"),
+    "run": ("run_command:command", "start the ranks of a training script on this node"),
+    "try": ("try_command:command", "run the best plans of a training script and keep the fastest"),
+    "profiles": ("measure.profiles_command:command", "list the bundled profiles, or show one"),
+    "fit-network": ("measure.fit_network_command:command", "measure links and devices of this cluster"),
+    "fit-device": ("measure.fit_device_command:command", "time the ops of this machine's devices"),
+    "merge": ("file_commands:merge", "join a checkpoint to a state dict that OneFlow loads"),
+    "sign": ("file_commands:sign", "check and sign files that were edited on purpose"),
+}  # fmt: skip
+"""Of each command its module in autoddl.cli with the name it has there, and what it does."""
 
 
 class _Commands(click.Group):
@@ -46,14 +46,13 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        module = "file_commands" if name in _ON_FILES else f"{name.replace('-', '_')}_command"
-        found = import_module(f"autoddl.cli.{module}")
-        command: click.Command = getattr(found, name if name in _ON_FILES else "command")
+        module, _, own = COMMANDS[name][0].partition(":")
+        command: click.Command = getattr(import_module(f"autoddl.cli.{module}"), own)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, does) for name, (_, does) in COMMANDS.items()])
 
 
 _GROUP = _Commands(

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from autoddl import store
 from autoddl.calibrate.device.op_timing import OpCampaign, OpSettings, job_for, profile_with
-from autoddl.cli.measuring import carry_out, columns, error_cell, show, write_all
+from autoddl.cli.measure.measuring import carry_out, columns, error_cell, show, write_all
 from autoddl.cli.options import KIND, MEASURING, RANKS, Listed, flag, name_of, option, with_options
 from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW

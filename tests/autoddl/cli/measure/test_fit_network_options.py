@@ -11,8 +11,8 @@ import pytest
 from autoddl.calibrate.network import link_plot
 from autoddl.calibrate.network.link_cases import ALL_COLLECTIVES, QUICK_SIZES, SIZES, LinkSettings
 from autoddl.calibrate.network.message_sizes import sizes_of
-from autoddl.cli import fit_network_command
 from autoddl.cli.app import main
+from autoddl.cli.measure import fit_network_command
 from autoddl.cli.options import fields_of
 from autoddl.launch.job import LaunchJob
 

@@ -1,17 +1,15 @@
-"""`python -m autoddl plan`: what `autoddl.optimize` does, for a saved program."""
+"""Options of commands that plan: those of `autoddl.optimize`, by the same names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
-from autoddl.cli.app import PROG, say, working
-from autoddl.cli.options import FORCE, check_new, example, flag, option, with_options
+from autoddl.cli.app import PROG
+from autoddl.cli.options import flag, option, with_options
 from autoddl.errors import AutoDDLError, shown
-from autoddl.units import seconds_text
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -81,31 +79,6 @@ PLANNING = with_options(
            "MIB,N"),
     option("--parts", "stages on equal parts of the devices, or on any; auto", None, "NAME"),
 )  # fmt: skip
-
-
-@click.command(
-    "plan", epilog=example("plan gpt.json --mesh 2x2 --profile cpu-loopback -o plan.json")
-)
-@click.argument("program", metavar="PROGRAM")
-@PLANNING
-@option("-o --output", "the plan", Path, "FILE", default="plan.json", show_default=True)
-@FORCE
-def command(program: str, output: Path, force: bool, **options: Any) -> None:
-    """Plan PROGRAM, a file of Program.save or of capture, print the plan and write it.
-
-    Options are those of autoddl.optimize (docs/search.md); what is not given is chosen.
-    """
-    check_new(output, force=force, beside=program)
-    given = asked(**options)
-    from autoddl import optimize
-
-    with working("planning") as word:
-        plan = optimize(
-            program, **given, progress=lambda _, cost_s: word(f"best so far {seconds_text(cost_s)}")
-        )
-    say(*str(plan).split("\n"))
-    plan.save(output)
-    say(f"wrote {output}")
 
 
 def asked(

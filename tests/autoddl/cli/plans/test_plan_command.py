@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import autoddl
-from autoddl.cli import app, plan_command
+from autoddl.cli import app
+from autoddl.cli.plans import plan_command
 from autoddl.perfmodel import profile as profiles
 from autoddl.units import seconds_text
 from tests.support.clusters import cluster

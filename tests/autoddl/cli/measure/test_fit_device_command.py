@@ -230,7 +230,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     command += ["--ops", "tanh,exp", "-o", "device.json", "--csv", "ops.csv"]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     kernels = profiles.load(tmp_path / "device.json").device.kernels

@@ -18,7 +18,7 @@ from autoddl.calibrate.network.link_fits import LinkFits, fits_of, profile_of, r
 from autoddl.calibrate.network.message_sizes import sizes_of
 from autoddl.calibrate.probe_launches import probe_job
 from autoddl.cli.app import tell
-from autoddl.cli.measuring import carry_out, columns, error_cell, show, write_all
+from autoddl.cli.measure.measuring import carry_out, columns, error_cell, show, write_all
 from autoddl.cli.options import (
     KIND,
     LEVEL,

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from autoddl.cli.app import say
-from autoddl.cli.fit_network_command import summary
-from autoddl.cli.measuring import columns
+from autoddl.cli.measure.fit_network_command import summary
+from autoddl.cli.measure.measuring import columns
 from autoddl.cli.options import example
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile

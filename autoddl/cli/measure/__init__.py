@@ -1,0 +1,1 @@
+"""Commands that measure links and devices, and show what was measured."""

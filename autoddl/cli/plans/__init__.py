@@ -1,0 +1,1 @@
+"""Commands that capture programs, plan them, and compare plans."""
