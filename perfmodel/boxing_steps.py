@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.sbp.boxing import LOCAL, boxing, counts_result
+from autoddl.sbp.shares import Cut, places, units
 from autoddl.sbp.state import NdSbp, Sbp, axis_states
 
 Ints = npt.NDArray[np.int64]
@@ -37,7 +38,7 @@ class BoxingSteps(NamedTuple):
 
 @lru_cache(maxsize=256)
 def steps_between(
-    states: tuple[NdSbp, ...], dims: int, mesh: tuple[int, ...], runs: Runs | None
+    states: tuple[NdSbp, ...], dims: int, mesh: tuple[Cut, ...], runs: Runs | None
 ) -> BoxingSteps:
     """Return all boxings between some states; they are the same for all shapes that these cut evenly.
 
@@ -61,17 +62,19 @@ def steps_between(
 
 
 def does_run(
-    runs: Runs | None, before: NdSbp, after: NdSbp, primitive: str, mesh: tuple[int, ...]
+    runs: Runs | None, before: NdSbp, after: NdSbp, primitive: str, mesh: tuple[Cut, ...]
 ) -> bool:
     """Tell whether a boxing runs on a mesh; a local one always does."""
-    return runs is None or primitive == LOCAL or runs(before.executed, after.executed, mesh)
+    if runs is None or primitive == LOCAL:
+        return True
+    return runs(before.executed, after.executed, tuple(map(places, mesh)))
 
 
 @lru_cache(maxsize=1 << 14)
-def _primitive(src: NdSbp, dst: NdSbp, mesh: tuple[int, ...]) -> tuple[str, tuple[int, ...]] | None:
+def _primitive(src: NdSbp, dst: NdSbp, mesh: tuple[Cut, ...]) -> tuple[str, tuple[int, ...]] | None:
     """Return the primitive and its axes that take a state to another of tensors that both cut evenly."""
     dims = 1 + max([sbp.dim for sbp in (*src, *dst)], default=-1)
-    step = boxing(src, dst, (math.prod(mesh),) * dims, mesh)
+    step = boxing(src, dst, (math.prod(map(units, mesh)),) * dims, mesh)
     return None if step is None else (step.primitive, step.axes)
 
 

@@ -168,7 +168,7 @@ class Redistributor:
             return table.path(src, dst)
         key = (shape, item_bytes, src, dst)
         if key not in self._other:
-            start, goal = (canonical(state, shape, self.mesh.shape) for state in (src, dst))
+            start, goal = (canonical(state, shape, self.mesh.cuts) for state in (src, dst))
             plain = start in table.index and goal in table.index
             self._other[key] = (
                 table.path(start, goal) if plain else self._search(shape, item_bytes, start, goal)
@@ -186,8 +186,7 @@ class Redistributor:
             return float(table.cost[table.index[src], table.index[dst]])
         states = (src, *self.path(shape, item_bytes, src, dst))
         steps = (
-            boxing(*pair, shape, self.mesh.shape, uneven=True)
-            for pair in itertools.pairwise(states)
+            boxing(*pair, shape, self.mesh.cuts, uneven=True) for pair in itertools.pairwise(states)
         )
         return sum(self._price(step, item_bytes) for step in steps if step is not None)
 
@@ -232,9 +231,9 @@ class Redistributor:
         key = (shape, item_bytes, own)
         if key not in self._boxings:
             any_order = self.engine.limits.any_order
-            states = tuple(all_states(shape, self.mesh.shape, own=own, any_order=any_order))
-            steps = steps_between(states, len(shape), self.mesh.shape, self.streams.boxes)
-            elements = [math.prod(local_shape(shape, s, self.mesh.shape) or ()) for s in states]
+            states = tuple(all_states(shape, self.mesh.cuts, own=own, any_order=any_order))
+            steps = steps_between(states, len(shape), self.mesh.cuts, self.streams.boxes)
+            elements = [math.prod(local_shape(shape, s, self.mesh.cuts) or ()) for s in states]
             looks = [(primitive, axes, elements[n]) for primitive, axes, n in steps.looks]
             known = {look: Boxing(*look) for look in dict.fromkeys(looks)}
             price = {
@@ -257,7 +256,7 @@ class Redistributor:
 
     def _search(self, shape: tuple[int, ...], item_bytes: int, start: NdSbp, goal: NdSbp) -> Path:
         """Find a path with Dijkstra's algorithm over the states that the two need."""
-        uneven = any(local_shape(shape, state, self.mesh.shape) is None for state in (start, goal))
+        uneven = any(local_shape(shape, state, self.mesh.cuts) is None for state in (start, goal))
         extra = [
             dict.fromkeys(
                 sbp.later(0) if sbp.is_split else sbp
@@ -309,9 +308,9 @@ class Redistributor:
     ) -> list[tuple[NdSbp, float]]:  # fmt: skip
         found = []
         for after in neighbours(state, entries):
-            step = boxing(state, after, shape, self.mesh.shape, uneven=uneven)
+            step = boxing(state, after, shape, self.mesh.cuts, uneven=uneven)
             if step is not None and does_run(
-                self.streams.boxes, state, after, step.primitive, self.mesh.shape
+                self.streams.boxes, state, after, step.primitive, self.mesh.cuts
             ):
                 found.append((after, self._price(step, item_bytes)))
         return found

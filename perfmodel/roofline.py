@@ -18,6 +18,7 @@ from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.rules.registry import OpView, find
 from autoddl.sbp.shards import local_shape
+from autoddl.sbp.shares import Cuts
 
 UNKNOWN_EFFICIENCY = 0.5  # of the peak, for ops that the profile knows nothing of
 
@@ -33,8 +34,8 @@ class OpWork(NamedTuple):
     variant: str = ""  # kernel_variants.py
 
     @classmethod
-    def of(cls, program: Program, op: Op, signature: NdSignature, mesh: Sequence[int]) -> OpWork:
-        """Return the work of an op on each device of a mesh with these axis sizes."""
+    def of(cls, program: Program, op: Op, signature: NdSignature, mesh: Cuts) -> OpWork:
+        """Return the work of an op on each device of a mesh that is cut so."""
         tensors = {operand: program.tensor[name] for operand, name in op.operands}
         local = [local_shape(t.shape, signature[o], mesh) or t.shape for o, t in tensors.items()]
         return cls.local(op, tensors, local)

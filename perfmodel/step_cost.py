@@ -190,12 +190,12 @@ class StepPrices:
         return self._paths[key]
 
     def _op(self, op: Op, signature: NdSignature) -> Price:
-        work = OpWork.of(self.program, op, signature, self.mesh.shape)
+        work = OpWork.of(self.program, op, signature, self.mesh.cuts)
         source, kernel = work.kernel(slowest(self.profile, work))
         return Price(op_s(self.profile, work), source, _error(kernel))
 
     def _boxing(self, tensor: Tensor, before: NdSbp, after: NdSbp) -> Price:
-        step = boxing(before, after, tensor.shape, self.mesh.shape, uneven=True)
+        step = boxing(before, after, tensor.shape, self.mesh.cuts, uneven=True)
         if step is None:
             raise AutoDDLError(
                 f"step: no boxing leads from {before} to {after} for shape {tensor.shape} on mesh "

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoddl.sbp.shards import local_shape, shard_shape
+from autoddl.sbp.shares import Cuts, Shares, places
 from autoddl.sbp.state import OWN, NdSbp, Sbp
 
 ALL_REDUCE = "all_reduce"
@@ -51,13 +52,13 @@ class Boxing:
 
 
 def boxing(
-    src: NdSbp, dst: NdSbp, shape: Sequence[int], mesh: Sequence[int], *, uneven: bool = False
+    src: NdSbp, dst: NdSbp, shape: Sequence[int], mesh: Cuts, *, uneven: bool = False
 ) -> Boxing | None:
     """Return the primitive that takes `src` to `dst`, or None where no single one does.
 
     None as well where either state cuts `shape` unevenly, unless `uneven` allows it (axes are merged
     only for even cuts: balanced pieces of balanced pieces are not those of one cut). `shape` is
-    the logical shape, `mesh` the axis sizes.
+    the logical shape, `mesh` how its axes cut.
     """
     axes = tuple([i for i in range(len(src)) if src[i] is not dst[i]])
     if not axes:
@@ -68,7 +69,7 @@ def boxing(
     primitive = _PRIMITIVES.get((before.kind, after.kind))
     if primitive is None or not (_legal(src, axes, before) and _legal(dst, axes, after)):
         return None
-    if len(axes) > 1 and not _mergeable(src, dst, axes):
+    if len(axes) > 1 and not _mergeable(src, dst, axes, mesh):
         return None
     sizes = [_elements(shape, state, mesh, uneven and len(axes) == 1) for state in (src, dst)]
     if None in sizes:
@@ -92,8 +93,14 @@ def _legal(state: NdSbp, axes: Sequence[int], cut: Sbp) -> bool:
     )
 
 
-def _mergeable(src: NdSbp, dst: NdSbp, axes: Sequence[int]) -> bool:
-    """Tell whether the axes are neighbours that change alike, without strides."""
+def _mergeable(src: NdSbp, dst: NdSbp, axes: Sequence[int], mesh: Cuts) -> bool:
+    """Tell whether the axes are neighbours that change alike, without strides or cuts by shares.
+
+    What one cut over all of them gives is no cut by the shares of one in each piece of another.
+    """
+    cuts = src[axes[0]].is_split or dst[axes[0]].is_split
+    if cuts and any(isinstance(mesh[axis], Shares) for axis in axes):
+        return False
     return (
         axes[-1] - axes[0] == len(axes) - 1
         and len({src[i] for i in axes}) == len({dst[i] for i in axes}) == 1
@@ -102,15 +109,17 @@ def _mergeable(src: NdSbp, dst: NdSbp, axes: Sequence[int]) -> bool:
     )
 
 
-def _elements(shape: Sequence[int], state: NdSbp, mesh: Sequence[int], uneven: bool) -> int | None:
+def _elements(shape: Sequence[int], state: NdSbp, mesh: Cuts, uneven: bool) -> int | None:
     """Return the elements of the largest shard, or None where the state is impossible."""
     even = local_shape(shape, state, mesh)
     if even is not None:
         return math.prod(even)
     if not uneven or any(s.stride is not None for s in state):
         return None
+    if any(isinstance(cut, Shares) for cut in mesh):
+        return None
     if any(s.dim >= len(shape) for s in state):
         return None
-    if 0 in shard_shape(shape, state, mesh, [size - 1 for size in mesh]):
+    if 0 in shard_shape(shape, state, mesh, [places(cut) - 1 for cut in mesh]):
         return None
     return math.prod(shard_shape(shape, state, mesh, [0] * len(mesh)))

@@ -11,32 +11,35 @@ import math
 from collections.abc import Sequence
 
 from autoddl.sbp.shards import check_state
+from autoddl.sbp.shares import Cuts, Shares, places
 from autoddl.sbp.state import B, NdSbp, S, Sbp, ordered
 
 
-def canonical(state: NdSbp, shape: Sequence[int], mesh: Sequence[int]) -> NdSbp:
+def canonical(state: NdSbp, shape: Sequence[int], mesh: Cuts) -> NdSbp:
     """Return the state that stands for all that hold the same elements on every device.
 
     Axes of one device are B; a split is written without stride where the order of the cuts alone can
     say it, else in the mesh's order with strides (strides that fall across each other's turns are
-    kept as they are).
+    kept as they are). Cuts by shares take no digits, and have no strides: they stay as they are.
 
     Raises:
         AutoDDLError: a tensor of this shape can't be in that state.
     """
     check_state(state, shape, mesh)
-    result = [sbp if size > 1 else B for sbp, size in zip(state, mesh, strict=True)]
-    for dim in sorted({sbp.dim for sbp in result if sbp.is_split}):
-        axes = [i for i in state.cutting(dim) if mesh[i] > 1]
+    sizes = [places(cut) for cut in mesh]
+    by_shares = {sbp.dim for sbp, cut in zip(state, mesh, strict=True) if isinstance(cut, Shares)}
+    result = [sbp if size > 1 else B for sbp, size in zip(state, sizes, strict=True)]
+    for dim in sorted({sbp.dim for sbp in result if sbp.is_split} - by_shares):
+        axes = [i for i in state.cutting(dim) if sizes[i] > 1]
         left = shape[dim]
         for i in axes:
-            left //= mesh[i]
+            left //= sizes[i]
             if result[i].stride == left:  # one piece per device
                 result[i] = S(dim).later(result[i].turn)
         if any(result[i].stride is not None for i in axes):
-            weights = _weights(axes, result, shape[dim], mesh)
+            weights = _weights(axes, result, shape[dim], sizes)
             if weights is not None:
-                _rewrite(result, dim, weights, shape[dim], mesh)
+                _rewrite(result, dim, weights, shape[dim], sizes)
     return NdSbp(result)
 
 

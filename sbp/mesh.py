@@ -18,6 +18,7 @@ from functools import cached_property
 from autoddl.errors import AutoDDLError, shown
 from autoddl.sbp import cluster_kinds
 from autoddl.sbp.notation_reader import NotationReader
+from autoddl.sbp.shares import Cut, Portion, Shares, cut_of
 
 DEFAULT_LEVELS = ("node", "gpu")
 
@@ -45,13 +46,26 @@ class Level:
 
 @dataclass(frozen=True)
 class Axis:
-    """Name one mesh axis: its size and the cluster level whose links it uses."""
+    """Name one mesh axis: its size and the cluster level whose links it uses.
+
+    With `shares` it cuts by these, "[node 2:3/1]"; kept without common divisors, () where all are equal.
+    """
 
     level: str
     size: int
+    shares: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        cut = self.cut
+        object.__setattr__(self, "shares", cut.units if isinstance(cut, Shares) else ())
+
+    @property
+    def cut(self) -> Cut:
+        """Return how it cuts."""
+        return cut_of(self.size, self.shares) if self.shares else self.size
 
     def __str__(self) -> str:
-        return f"[{self.level} {self.size}]"
+        return f"[{self.level} {self.cut}]"
 
 
 @dataclass(frozen=True)
@@ -99,7 +113,7 @@ class Cluster:
             largest = [max(sizes)] if sizes else []
             return replace(cls.parse([len(kinds), *largest], levels), kinds=kinds, sizes=unlike)
         pairs = _pairs(text, "cluster", tuple(levels))
-        return cls(tuple(Level(name, size) for name, size in pairs))
+        return cls(tuple(Level(name, size) for name, size, _ in pairs))
 
     @property
     def size(self) -> int:
@@ -183,7 +197,7 @@ class Mesh:
 
     @classmethod
     def parse(cls, text: str | Sequence[int], levels: Sequence[str] = DEFAULT_LEVELS) -> Mesh:
-        """Read "2x4", "4", (2, 4) or "[node 2][gpu 4]".
+        """Read "2x4", "4", (2, 4) or "[node 2][gpu 4]"; "2:3/1x4" has shares on its first axis.
 
         Sizes without level names are laid on `levels` from the innermost outwards: the last sizes
         beyond the number of levels all lie in the innermost level, so "2x2x2" on (node, gpu) is
@@ -193,7 +207,23 @@ class Mesh:
             AutoDDLError: the text is not a mesh; the error quotes it and marks the place.
         """
         pairs = _pairs(text, "mesh", tuple(levels))
-        return cls(tuple(Axis(level, size) for level, size in pairs))
+        return cls(tuple(Axis(level, size, shares) for level, size, shares in pairs))
+
+    @cached_property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Return how the axes cut, outermost first: the axis sizes where they have no shares."""
+        return tuple(axis.cut for axis in self.axes)
+
+    @cached_property
+    def portions(self) -> tuple[tuple[Cut, ...], ...]:
+        """Return for each distinct place what it has of cuts; one where no axis has shares."""
+        each = [
+            dict.fromkeys(
+                [Portion(n, cut.total) for n in cut.units] if isinstance(cut, Shares) else [cut]
+            )
+            for cut in self.cuts
+        ]
+        return tuple(itertools.product(*each))
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -234,7 +264,7 @@ class Mesh:
         yield from rank_groups(self.shape, axes)
 
     def __str__(self) -> str:
-        return "x".join(str(axis.size) for axis in self.axes)
+        return "x".join(str(axis.cut) for axis in self.axes)
 
     def describe(self) -> str:
         """Return the notation with levels, "[node 2][gpu 4]"; `parse` reads it back."""
@@ -261,45 +291,57 @@ def _check_size(what: str, sizes: Sequence[int]) -> None:
         )
 
 
-def _pairs(text: str | Sequence[int], what: str, levels: tuple[str, ...]) -> list[tuple[str, int]]:
-    """Return (level, size) pairs; sizes alone get the levels from the innermost outwards."""
+_Entry = tuple[str, int, tuple[int, ...]]
+
+
+def _pairs(text: str | Sequence[int], what: str, levels: tuple[str, ...]) -> list[_Entry]:
+    """Return levels with sizes and shares; sizes alone get the levels from the innermost outwards."""
     if isinstance(text, str):
         reader = NotationReader(what, text, _ALLOWED)
         if reader.take(r"(?=\[\s*[A-Za-z_])") is not None:
             return _named(reader)
         sizes = _sizes(reader)
     else:
-        sizes = list(text)
-        for size in sizes:
+        sizes = [(size, ()) for size in text]
+        for size in text:
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 raise AutoDDLError(
                     f"{what} {shown(text, 100)}: size {shown(size, 100)}; sizes are whole numbers >= 1"
                 )
     missing = len(sizes) - len(levels)
     names = levels[-len(sizes) :] if missing <= 0 else levels + (levels[-1],) * missing
-    return list(zip(names, sizes, strict=True)) if sizes else []
+    return [(name, *size) for name, size in zip(names, sizes, strict=True)] if sizes else []
 
 
-def _named(reader: NotationReader) -> list[tuple[str, int]]:
+def _named(reader: NotationReader) -> list[_Entry]:
     pairs = []
     while not reader.done:
         reader.need(r"\[", "'['")
         name = reader.need(_LEVEL, "a level name")
-        pairs.append((name, _size(reader)))
+        pairs.append((name, *_size_and_shares(reader)))
         reader.need(r"\]", "']'")
     return pairs
 
 
-def _sizes(reader: NotationReader) -> list[int]:
+def _sizes(reader: NotationReader) -> list[tuple[int, tuple[int, ...]]]:
     close = {"(": r"\)", "[": r"\]"}.get(reader.take(r"[(\[]") or "")
-    sizes = [_size(reader)]
+    sizes = [_size_and_shares(reader)]
     while reader.take(r"[x×,]") is not None:
-        sizes.append(_size(reader))
+        sizes.append(_size_and_shares(reader))
     if close is not None:
         reader.need(close, "a closing bracket")
     if not reader.done:
         raise reader.error("'x' or the end expected")
     return sizes
+
+
+def _size_and_shares(reader: NotationReader) -> tuple[int, tuple[int, ...]]:
+    size, shares = _size(reader), list[int]()
+    if reader.what == "mesh" and reader.take(":") is not None:
+        shares.append(_size(reader))
+        while reader.take("/") is not None:
+            shares.append(_size(reader))
+    return size, tuple(shares)
 
 
 def _size(reader: NotationReader) -> int:

@@ -19,6 +19,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.sbp import notation
 from autoddl.sbp.axis_state import OWN, P_MAX, P_MIN, B, P, S, Sbp, axis_states
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.shares import Cuts, places
 
 __all__ = [
     "OWN",
@@ -112,11 +113,13 @@ def ordered(states: Sequence[Sbp], order: Sequence[int]) -> NdSbp:
     return NdSbp(s.later(position[i]) if s.is_split else s for i, s in enumerate(states))
 
 
-def orders(mesh: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def orders(mesh: Cuts) -> tuple[tuple[int, ...], ...]:
     """Return every order in which the axes of more than one device can cut, the mesh's first."""
-    live = [i for i, size in enumerate(mesh) if size > 1]
+    live = [i for i, cut in enumerate(mesh) if places(cut) > 1]
     found = [iter(order) for order in itertools.permutations(live)]
-    return tuple(tuple(i if n == 1 else next(o) for i, n in enumerate(mesh)) for o in found)
+    return tuple(
+        tuple(i if places(cut) == 1 else next(o) for i, cut in enumerate(mesh)) for o in found
+    )
 
 
 def _checked(states: NdSbp) -> tuple[Sbp, ...]:

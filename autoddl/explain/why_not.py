@@ -92,7 +92,7 @@ def _illegal(found: Reopened, asked: Asked, meant: Wanted) -> str:
     problem = found.problem
     mesh, program, engine = problem.mesh, problem.program, problem.setting.engine
     shape, states = program.tensor[asked.tensor].shape, meant.states
-    uneven = [state for state in states if local_shape(shape, state, mesh.shape) is None]
+    uneven = [state for state in states if local_shape(shape, state, mesh.cuts) is None]
     if states and len(uneven) == len(states):
         return _uneven(shape, uneven[0], mesh)
     if asked.kind != "op":

@@ -142,7 +142,7 @@ class InputPlan:
         What a rank of another part gives is not looked at; it has the shape of some rank's.
         """
         mesh = self.part.mesh
-        return shard_slices(self.shape, self.state, mesh.shape, mesh.coords(self.part.place(rank)))
+        return shard_slices(self.shape, self.state, mesh.cuts, mesh.coords(self.part.place(rank)))
 
 
 @dataclass(frozen=True)

@@ -345,11 +345,21 @@ def _ways(engine: EngineModel, asked: Options, device: str, staged: str) -> tupl
 def mesh_of(given: Any, levels: tuple[str, ...]) -> Mesh:
     """Return the mesh that the user means."""
     if isinstance(given, Mesh):
-        return given
+        return _even(given)
     sizes = (given,) if isinstance(given, int) else given
     listed = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
     if not isinstance(sizes, str) and not (listed and not any(isinstance(n, bool) for n in sizes)):
         raise AutoDDLError(
             f"mesh: got {shown(given, 150)}; allowed are sizes such as '4', '2x4' or (2, 4)"
         )
-    return Mesh.parse(sizes, levels)
+    return _even(Mesh.parse(sizes, levels))
+
+
+def _even(mesh: Mesh) -> Mesh:
+    """Raise AutoDDLError for a mesh with shares: what they cost is not priced yet."""
+    if mesh.cuts != mesh.shape:
+        raise AutoDDLError(
+            f"mesh: got {mesh}, of unlike shares; plans are made for even ones so far; give "
+            f"'{'x'.join(map(str, mesh.shape))}'"
+        )
+    return mesh

@@ -15,10 +15,14 @@ from autoddl.sbp.numpy_oracle.trial import agree
 from autoddl.sbp.rules import registry
 from autoddl.sbp.rules.candidates import nd_signatures
 from autoddl.sbp.rules.registry import OpView
+from autoddl.sbp.shares import Cut, Shares
 from autoddl.sbp.state import Sbp
 from experiments.rule_cases import CASES, case_id
 
-MESHES = ((2,), (4,), (2, 2))
+BY_3_1, BY_2_1 = Shares((3, 1)), Shares((2, 1))
+MESHES: tuple[tuple[Cut, ...], ...] = (
+    (2,), (4,), (2, 2), (BY_3_1,), (BY_2_1,), (Shares((2, 1, 1)),), (BY_3_1, 2), (2, BY_3_1),
+)  # fmt: skip
 SAMPLE = 60
 
 
@@ -98,7 +102,8 @@ def run(
 
     Every case has random inputs of its own, which depend on `seed` alone. `progress` is told how
     many cases are done, and of how many. An op type without a case has a result with 0 cases. Where
-    a rule lists more than `sample` signatures of an op on a mesh of 4 devices, so many are drawn.
+    a rule lists more than `sample` signatures of an op on another mesh than that of 2 devices, so many
+    are drawn.
     """
     wanted = {rule.op_type for rule in registry.all_rules()}
     if op_types is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from autoddl.sbp.numpy_oracle.simulated_tensors import Array, Locals, assemble, 
 from autoddl.sbp.numpy_oracle.trial import Trial, even_states
 from autoddl.sbp.rules.registry import LocalOp, OpRule, OpView, Shape, find
 from autoddl.sbp.shards import shard_slices
+from autoddl.sbp.shares import Cuts, places
 from autoddl.sbp.state import NdSbp, P, Sbp, broadcast
 
 NdSignature = Mapping[str, NdSbp]
@@ -46,7 +47,7 @@ def on_one_device(view: OpView, inputs: Mapping[str, Array]) -> dict[str, Array]
 
 
 def run_op(
-    view: OpView, signature: NdSignature, mesh: Sequence[int], inputs: Mapping[str, Locals]
+    view: OpView, signature: NdSignature, mesh: Cuts, inputs: Mapping[str, Locals]
 ) -> dict[str, Locals]:
     """Run the op's reference on every rank and return the locals of its results.
 
@@ -67,10 +68,10 @@ def run_op(
 
 
 def _local_views(
-    view: OpView, signature: NdSignature, mesh: Sequence[int]
+    view: OpView, signature: NdSignature, mesh: Cuts
 ) -> Iterator[tuple[OpView, dict[str, Shape]]]:
     """Yield for every rank the op with local shapes, and where the shards start."""
-    for coords in itertools.product(*map(range, mesh)):
+    for coords in itertools.product(*map(range, map(places, mesh))):
         shapes: dict[str, Shape] = {}
         start: dict[str, Shape] = {}
         for name in view.inputs + view.outputs:
@@ -83,7 +84,7 @@ def _local_views(
 def check_signature(
     view: OpView,
     signature: NdSignature,
-    mesh: Sequence[int],
+    mesh: Cuts,
     rng: np.random.Generator,
     *,
     inputs: Mapping[str, Array] | None = None,
@@ -114,7 +115,7 @@ def check_signature(
     return None
 
 
-def _compare(locals_: Locals, whole: Array, state: NdSbp, mesh: Sequence[int]) -> str | None:
+def _compare(locals_: Locals, whole: Array, state: NdSbp, mesh: Cuts) -> str | None:
     if not np.all(np.isfinite(whole)):
         return "is not finite on one device: draw other inputs"
     try:
@@ -128,7 +129,7 @@ def _compare(locals_: Locals, whole: Array, state: NdSbp, mesh: Sequence[int]) -
     return f"is {got[worst]:.6g} at {place} on the ranks, {whole[worst]:.6g} on one device"
 
 
-def _describe(view: OpView, signature: NdSignature, mesh: Sequence[int]) -> str:
+def _describe(view: OpView, signature: NdSignature, mesh: Cuts) -> str:
     states = ", ".join(f"{name} {signature[name]}" for name in view.inputs + view.outputs)
     return f"{view.type} with {states} on mesh {'x'.join(map(str, mesh))}"
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.shards import check_state, pieces, shard_shape
+from autoddl.sbp.shares import Cuts, places
 from autoddl.sbp.state import NdSbp
 
 Array = npt.NDArray[Any]
@@ -24,7 +25,7 @@ Locals = list[Array]
 TOLERANCE = 1e-9  # relative and absolute: float64 sums in another order stay far below it
 
 
-def shard(array: Array, state: NdSbp, mesh: Sequence[int], rng: np.random.Generator) -> Locals:
+def shard(array: Array, state: NdSbp, mesh: Cuts, rng: np.random.Generator) -> Locals:
     """Return what every rank holds of `array`: parts of P are random and reduce to it.
 
     Raises:
@@ -32,12 +33,12 @@ def shard(array: Array, state: NdSbp, mesh: Sequence[int], rng: np.random.Genera
     """
     check_state(state, array.shape, mesh)
     partial = [i for i, sbp in enumerate(state) if sbp.is_partial]
-    counts = [mesh[i] for i in partial]
+    counts = [places(mesh[i]) for i in partial]
     reduction = state[partial[0]].reduction if partial else "sum"
     parts = _random_parts(array, math.prod(counts), reduction, rng)
     cuts = _cuts(array.shape, state, mesh)
     locals_ = []
-    for coords in itertools.product(*map(range, mesh)):
+    for coords in itertools.product(*map(range, map(places, mesh))):
         part = parts[_row_major([coords[i] for i in partial], counts)]
         locals_.append(part[_own(cuts, state, coords)])
     return locals_
@@ -60,9 +61,7 @@ def _random_parts(array: Array, count: int, reduction: str, rng: np.random.Gener
     ]
 
 
-def assemble(
-    locals_: Sequence[Array], state: NdSbp, mesh: Sequence[int], shape: Sequence[int]
-) -> Array:
+def assemble(locals_: Sequence[Array], state: NdSbp, mesh: Cuts, shape: Sequence[int]) -> Array:
     """Return the whole tensor that the locals stand for.
 
     Raises:
@@ -71,10 +70,10 @@ def assemble(
     cuts = _cuts(shape, state, mesh)
     partial = [i for i, sbp in enumerate(state) if sbp.is_partial]
     copied = [i for i, sbp in enumerate(state) if sbp.kind == "B"]
-    counts = [mesh[i] for i in partial]
+    counts = [places(mesh[i]) for i in partial]
     parts = [np.zeros(tuple(shape), locals_[0].dtype) for _ in range(math.prod(counts))]
     first: dict[tuple[int, ...], Array] = {}
-    for rank, coords in enumerate(itertools.product(*map(range, mesh))):
+    for rank, coords in enumerate(itertools.product(*map(range, map(places, mesh)))):
         expected = shard_shape(shape, state, mesh, coords)
         if locals_[rank].shape != expected:
             raise AutoDDLError(
@@ -106,7 +105,7 @@ def _row_major(coords: Sequence[int], sizes: Sequence[int]) -> int:
 _Cuts = list[tuple[tuple[int, ...], dict[tuple[int, ...], Array]]]
 
 
-def _cuts(shape: Sequence[int], state: NdSbp, mesh: Sequence[int]) -> _Cuts:
+def _cuts(shape: Sequence[int], state: NdSbp, mesh: Cuts) -> _Cuts:
     """Return for each dim the axes that cut it and the indices that each of their places holds."""
     tables: _Cuts = []
     for dim, size in enumerate(shape):

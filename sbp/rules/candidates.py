@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from autoddl.sbp.rules.registry import OpView, Signature, signatures
 from autoddl.sbp.shards import local_shape
+from autoddl.sbp.shares import Cut, Cuts, places
 from autoddl.sbp.state import NdSbp, Sbp, ordered, orders
 
 NdSignature = Mapping[str, NdSbp]
@@ -15,13 +16,13 @@ NdSignature = Mapping[str, NdSbp]
 
 def nd_signatures(
     view: OpView,
-    mesh: Sequence[int],
+    mesh: Cuts,
     *,
     float_operands: frozenset[str] | None = None,
     refused: frozenset[str] = frozenset(),
     allow: frozenset[str] = frozenset(),
 ) -> tuple[NdSignature, ...]:
-    """Return every valid signature of an op on a mesh with these axis sizes, all-broadcast first.
+    """Return every valid signature of an op on a mesh with these cuts, all-broadcast first.
 
     `float_operands`, where given, are the only operands that may be P: a partial sum of integers
     (ids, labels) is never useful. `refused` has labels of signatures that are left out, since an engine
@@ -33,7 +34,7 @@ def nd_signatures(
 
 def nd_products(
     view: OpView,
-    mesh: Sequence[int],
+    mesh: Cuts,
     one_axis: Sequence[Sequence[Signature]],
     *,
     float_operands: frozenset[str] | None = None,
@@ -46,11 +47,11 @@ def nd_products(
     usable = [
         [
             s
-            for s in (entries if size > 1 else entries[:1])
+            for s in (entries if places(cut) > 1 else entries[:1])
             if float_operands is None
             or all(n in float_operands for n, x in s.items() if x.kind == "P")
         ]
-        for entries, size in zip(one_axis, mesh, strict=True)
+        for entries, cut in zip(one_axis, mesh, strict=True)
     ]
     names, sizes = view.inputs + view.outputs, tuple(mesh)
     found = []
@@ -67,13 +68,13 @@ def nd_products(
 
 
 @lru_cache(2**14)
-def _even(shape: tuple[int, ...], sbps: tuple[Sbp, ...], mesh: tuple[int, ...]) -> NdSbp | None:
+def _even(shape: tuple[int, ...], sbps: tuple[Sbp, ...], mesh: tuple[Cut, ...]) -> NdSbp | None:
     """Return the state that is so on each axis, None where it does not cut evenly."""
     state = NdSbp(sbps)
     return None if local_shape(shape, state, mesh) is None else state
 
 
-def in_any_order(found: Iterable[NdSignature], mesh: Sequence[int]) -> tuple[NdSignature, ...]:
+def in_any_order(found: Iterable[NdSignature], mesh: Cuts) -> tuple[NdSignature, ...]:
     """Return signatures with their axes in every order, which is one for all operands of an op.
 
     The signature of a mesh with its axes in another order is one of the mesh, too.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from autoddl.sbp.shards import local_shape
+from autoddl.sbp.shares import Cut, Cuts, places
 from autoddl.sbp.state import B, NdSbp, P, S, Sbp
 
 Axes = tuple[int, ...]
@@ -50,9 +50,9 @@ def rows(fan_in: int, features: int) -> OneAxis:
     return OneAxis(x=S(features), weight=S(fan_in), y=P, dy=B, dx=S(features), dweight=S(fan_in))
 
 
-def live(mesh: Sequence[int]) -> Axes:
+def live(mesh: Cuts) -> Axes:
     """Return the axes of more than one device."""
-    return tuple(axis for axis, size in enumerate(mesh) if size > 1)
+    return tuple(axis for axis, cut in enumerate(mesh) if places(cut) > 1)
 
 
 def subsets(axes: Axes, most: int) -> list[Axes]:
@@ -62,19 +62,21 @@ def subsets(axes: Axes, most: int) -> list[Axes]:
 
 
 @lru_cache(maxsize=1 << 12)
-def state(mesh: tuple[int, ...], axes: Axes, on: Sbp, off: Sbp) -> NdSbp:
+def state(mesh: tuple[Cut, ...], axes: Axes, on: Sbp, off: Sbp) -> NdSbp:
     """Return the state that is `on` on some axes and `off` on the others, B on those of one device."""
-    return NdSbp(B if n == 1 else on if axis in axes else off for axis, n in enumerate(mesh))
+    return NdSbp(
+        B if places(cut) == 1 else on if axis in axes else off for axis, cut in enumerate(mesh)
+    )
 
 
 @lru_cache(maxsize=1 << 12)
-def layer_states(mesh: tuple[int, ...], axes: Axes, on: OneAxis, off: OneAxis) -> LayerStates:
+def layer_states(mesh: tuple[Cut, ...], axes: Axes, on: OneAxis, off: OneAxis) -> LayerStates:
     """Return the states of a layer by what they are on some axes and on the others."""
     return LayerStates(*[state(mesh, axes, *pair) for pair in zip(on, off, strict=True)])
 
 
 @lru_cache(maxsize=1 << 12)
-def even(shape: tuple[int, ...], wish: NdSbp, mesh: tuple[int, ...]) -> NdSbp:
+def even(shape: tuple[int, ...], wish: NdSbp, mesh: tuple[Cut, ...]) -> NdSbp:
     """Return the wished state, B on inner axes that would cut unevenly."""
     for axis in reversed(range(len(mesh))):
         if local_shape(shape, wish, mesh) is not None:

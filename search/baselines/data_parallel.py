@@ -7,6 +7,7 @@ from math import inf, prod
 
 from autoddl.sbp.program import Program
 from autoddl.sbp.shards import local_shape
+from autoddl.sbp.shares import Cut
 from autoddl.sbp.state import B, NdSbp, S
 from autoddl.search.baselines.axes import Axes, even, live, state, subsets
 from autoddl.search.baselines.held_states import HeldStates
@@ -15,7 +16,7 @@ from autoddl.search.network.cost_network import CostNetwork
 
 def data_parallel(problem: CostNetwork) -> Sequence[HeldStates]:
     """Return data parallelism: the batch cut over every axis that divides it, parameters whole."""
-    program, mesh = problem.program, problem.mesh.shape
+    program, mesh = problem.program, problem.mesh.cuts
     held = dict.fromkeys([p.tensor for p in program.parameters], NdSbp(B for _ in mesh))
     return [HeldStates({**held, **batch_cut(program, mesh, range(len(mesh)))})]
 
@@ -40,7 +41,7 @@ def zero_2(problem: CostNetwork) -> Sequence[HeldStates]:
 
     Source: ZeRO (Rajbhandari et al. 2020) §5, §7; FSDP (Zhao et al. 2023) §3.2.
     """
-    return _cut(problem, [live(problem.mesh.shape)])
+    return _cut(problem, [live(problem.mesh.cuts)])
 
 
 def hybrid_zero_2(problem: CostNetwork) -> Sequence[HeldStates]:
@@ -51,11 +52,11 @@ def hybrid_zero_2(problem: CostNetwork) -> Sequence[HeldStates]:
 
     Source: FSDP §3.2.2 (hybrid sharding, as _HYBRID_SHARD_ZERO2); MiCS (Zhang et al. 2022).
     """
-    axes = live(problem.mesh.shape)
+    axes = live(problem.mesh.cuts)
     return _cut(problem, subsets(axes, len(axes) - 1))
 
 
-def batch_cut(program: Program, mesh: tuple[int, ...], axes: Sequence[int]) -> dict[str, NdSbp]:
+def batch_cut(program: Program, mesh: tuple[Cut, ...], axes: Sequence[int]) -> dict[str, NdSbp]:
     """Return the states of the inputs with dim 0 cut by some axes, where they divide it."""
     shapes = {name: program.tensor[name].shape for name in program.inputs}
     cut, whole = state(mesh, tuple(axes), S(0), B), state(mesh, (), B, B)
@@ -64,7 +65,7 @@ def batch_cut(program: Program, mesh: tuple[int, ...], axes: Sequence[int]) -> d
 
 def _cut(problem: CostNetwork, choices: Sequence[Axes]) -> list[HeldStates]:
     """Return data parallelism with the parameters cut over each of these sets of axes."""
-    program, mesh = problem.program, problem.mesh.shape
+    program, mesh = problem.program, problem.mesh.cuts
     shapes = {p.tensor: program.tensor[p.tensor].shape for p in program.parameters}
     layouts = []
     for axes in choices:
@@ -75,7 +76,7 @@ def _cut(problem: CostNetwork, choices: Sequence[Axes]) -> list[HeldStates]:
     return layouts
 
 
-def _shard(shape: tuple[int, ...], mesh: tuple[int, ...], axes: Axes) -> NdSbp:
+def _shard(shape: tuple[int, ...], mesh: tuple[Cut, ...], axes: Axes) -> NdSbp:
     """Return the state in which one dim is cut over as many devices of these axes as can be."""
 
     def elements(shard: NdSbp) -> float:

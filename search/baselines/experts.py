@@ -27,7 +27,7 @@ def expert_parallel(problem: CostNetwork) -> Sequence[HeldStates]:
 
     Source: GShard (Lepikhin et al. 2021) §3; Switch Transformers (Fedus et al. 2022) §5.
     """
-    program, mesh = problem.program, problem.mesh.shape
+    program, mesh = problem.program, problem.mesh.cuts
     layers, axes = expert_layers(program), live(mesh)
     if not layers:
         return []

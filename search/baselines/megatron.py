@@ -39,7 +39,7 @@ def megatron(problem: CostNetwork) -> Sequence[HeldStates]:
 
     Source: Megatron-LM §3; AutoDDL §5 (best two-dimensional grid).
     """
-    axes = live(problem.mesh.shape)
+    axes = live(problem.mesh.cuts)
     return tensor_parallel(problem, subsets(axes, len(axes)))
 
 
@@ -54,7 +54,7 @@ def tensor_parallel(problem: CostNetwork, choices: Sequence[Axes]) -> Sequence[H
 
 def _layout(problem: CostNetwork, axes: Axes, cuts: Sequence[tuple[Layer, int]]) -> HeldStates:
     """Return the layout with layers cut over these axes."""
-    program, mesh = problem.program, problem.mesh.shape
+    program, mesh = problem.program, problem.mesh.cuts
     whole, vector = state(mesh, (), B, B), state(mesh, axes, S(0), B)
     held = dict.fromkeys(program.parameter, whole)
     held |= batch_cut(program, mesh, [axis for axis in range(len(mesh)) if axis not in axes])

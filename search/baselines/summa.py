@@ -37,7 +37,7 @@ def summa(problem: CostNetwork) -> Sequence[HeldStates]:
 
     Source: Optimus (Xu et al. 2021, arXiv 2104.05343) §3; van de Geijn and Watts 1997.
     """
-    linear, axes = problem.derived(linear_layers_of), live(problem.mesh.shape)
+    linear, axes = problem.derived(linear_layers_of), live(problem.mesh.cuts)
     if not linear:
         return []
     tensor = problem.program.tensor
@@ -68,7 +68,7 @@ def _layout(
     inside: Mapping[str, Mapping[str, int]],
 ) -> HeldStates:
     """Return the layout whose rows are some axes, and whose columns are the others."""
-    program, mesh = problem.program, problem.mesh.shape
+    program, mesh = problem.program, problem.mesh.cuts
     tensor, widths = program.tensor, {shape[-1] for shape in shapes}
 
     def cut(name: str, on: Sbp, off: Sbp) -> NdSbp:

@@ -85,7 +85,7 @@ class _Builder:
         self.pins = Pins(program, mesh, pin)
         self.kept = kept_flags(program)
         self.cache: dict[Any, Any] = {}
-        self.local = cache(partial(local_shape, mesh=mesh.shape))
+        self.local = cache(partial(local_shape, mesh=mesh.cuts))
 
     def variables(self) -> Variables:
         """Return all variables with their domains; the updates of parameters are no ops here."""
@@ -120,10 +120,10 @@ class _Builder:
             return self._cached(
                 ("states", shape),
                 lambda: tuple(
-                    all_states(shape, self.mesh.shape, partial=False, any_order=any_order)
+                    all_states(shape, self.mesh.cuts, partial=False, any_order=any_order)
                 ),
             )
-        if pinned not in all_states(shape, self.mesh.shape, partial=False):
+        if pinned not in all_states(shape, self.mesh.cuts, partial=False):
             raise AutoDDLError(
                 f"pin of {name}: state {pinned} does not cut shape {shape} evenly on mesh "
                 f"{self.mesh}; choose dims that the axes divide"
@@ -137,7 +137,7 @@ class _Builder:
         kinds = tuple((t.shape, t.dtype) for t in tensors)
 
         def priced() -> Domain:
-            memory = [sum(local_bytes(t, s, self.mesh.shape) for t in tensors) for s in possible]
+            memory = [sum(local_bytes(t, s, self.mesh.cuts) for t in tensors) for s in possible]
             choices = tuple({TENSOR: s, GRADIENT: s} for s in possible)
             return Domain(choices, np.zeros(len(possible)), ints(memory))
 
@@ -175,7 +175,7 @@ class _Builder:
             signature = {o: choice[TENSOR] if t in follows else one for o, t in update.inputs}
             if tuple(signature.values()) in valid:
                 kept.append(index)
-                work = OpWork.of(self.program, update, signature, self.mesh.shape)
+                work = OpWork.of(self.program, update, signature, self.mesh.cuts)
                 seconds.append(op_s(self.profile, work))
         if not kept:
             raise AutoDDLError(

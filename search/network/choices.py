@@ -51,18 +51,18 @@ def choices(
         if unknown or any(listed):
             ours, join = signatures(view, allow=allow), _merged if unknown else _common
             axes = [join(view, ours, entries) for entries in listed]
-            found = nd_products(view, mesh.shape, axes, float_operands=floats)
+            found = nd_products(view, mesh.cuts, axes, float_operands=floats)
         else:
             refused = limits.refused.get(op.type, frozenset())
             found = nd_signatures(
-                view, mesh.shape, float_operands=floats, refused=refused, allow=allow
+                view, mesh.cuts, float_operands=floats, refused=refused, allow=allow
             )
     except (LookupError, TypeError, ValueError) as error:
         raise RuleError(
             f"rule of {op.type}: can't be used on op {op.name} ({error!r}); correct the rule, "
             "or capture the graph again"
         ) from error
-    return in_any_order(found, mesh.shape) if limits.any_order else found
+    return in_any_order(found, mesh.cuts) if limits.any_order else found
 
 
 def _states(view: OpView, signature: Signature) -> tuple[Sbp, ...]:

@@ -44,7 +44,7 @@ def _shared(network: CostNetwork, variable: int) -> Ints:
     every = np.arange(len(choices))
     if number < 0:
         return every
-    op, mesh = network.program.ops[number], network.mesh.shape
+    op, mesh = network.program.ops[number], network.mesh.cuts
     rule = find(op.type)
     if rule is None or rule.family not in PRODUCTS:
         return every

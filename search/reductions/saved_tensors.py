@@ -172,7 +172,7 @@ class _WithSaved:
 
     def _forms(self) -> tuple[Ints, list[Domain], list[Ints]]:
         """Return which form each new node has, the forms, and the states from which they choose."""
-        edges, mesh = self.edges, self.network.mesh.shape
+        edges, mesh = self.edges, self.network.mesh.cuts
         tables, begin, numbers = edges.table.tolist(), edges.begin.tolist(), edges.states.tolist()
         known: dict[object, int] = {}
         found, forms, arrays = [], list[Domain](), list[Ints]()
@@ -236,7 +236,7 @@ class _WithSaved:
             parts = [(TENSOR, name)]
         else:
             return form
-        mesh, tensor = self.network.mesh.shape, program.tensor
+        mesh, tensor = self.network.mesh.cuts, program.tensor
         sums = ints(
             [sum(local_bytes(tensor[t], c[o], mesh) for o, t in parts) for c in form.choices]
         )

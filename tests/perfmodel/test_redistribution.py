@@ -31,12 +31,15 @@ from tests.support.simulated import run_path
 from tests.support.simulated_boxings import run_boxing
 
 PROFILE = cluster()
-CASES = [((8,), "4"), ((4, 8), "2x2"), ((6, 12), "2x3"), ((8, 4, 2), "2x4"), ((8, 8), "2x2x2")]
+CASES = [
+    ((8,), "4"), ((4, 8), "2x2"), ((6, 12), "2x3"), ((8, 4, 2), "2x4"), ((8, 8), "2x2x2"),
+    ((8, 4), "2:3/1"), ((4, 8), "3:2/1/1"), ((8, 16), "2:3/1x2"), ((8, 16), "2x2:3/1"),
+]  # fmt: skip
 
 
 def bellman_ford(prices: Redistributor, shape: tuple[int, ...], src: NdSbp) -> dict[NdSbp, float]:
     """Return the cheapest cost to every state by relaxing all boxings until nothing changes."""
-    mesh = prices.mesh.shape
+    mesh = prices.mesh.cuts
     every = list(all_states(shape, mesh))
     steps = [(a, b, boxing(a, b, shape, mesh)) for a, b in itertools.product(every, every)]
     priced = [(a, b, prices.boxings.step_s(step, 4)) for a, b, step in steps if step is not None]
@@ -53,7 +56,7 @@ def bellman_ford(prices: Redistributor, shape: tuple[int, ...], src: NdSbp) -> d
 def test_costs_are_shortest_paths(shape: tuple[int, ...], mesh: str) -> None:
     prices = redistributor(Mesh.parse(mesh), PROFILE)
     table = prices.table(shape, 4)
-    assert set(table.states) == set(all_states(shape, prices.mesh.shape))
+    assert set(table.states) == set(all_states(shape, prices.mesh.cuts))
     sources = np.random.default_rng(0).permutation(len(table.states))[:2]
     for i in sources:
         best = bellman_ford(prices, shape, table.states[i])
@@ -62,9 +65,9 @@ def test_costs_are_shortest_paths(shape: tuple[int, ...], mesh: str) -> None:
 
 
 def path_s(prices: Redistributor, shape: tuple[int, ...], src: NdSbp, dst: NdSbp) -> float:
-    here, seconds = canonical(src, shape, prices.mesh.shape), 0.0
+    here, seconds = canonical(src, shape, prices.mesh.cuts), 0.0
     for state in prices.path(shape, 4, src, dst):
-        step = boxing(here, state, shape, prices.mesh.shape, uneven=True)
+        step = boxing(here, state, shape, prices.mesh.cuts, uneven=True)
         assert step is not None
         seconds, here = seconds + prices.boxings.step_s(step, 4), state
     return seconds
@@ -75,7 +78,7 @@ def test_a_table_in_any_order_of_the_axes_costs_what_single_searches_do() -> Non
     table = redistributor(mesh, PROFILE, engine=ONEFLOW.whole_space()).table(shape, 4)
     single = redistributor(mesh, PROFILE)
     turned = [s for s in table.states if any(x.turn for x in s)]
-    assert len(table.states) == len(set(all_states(shape, mesh.shape))) + len(turned) > 64
+    assert len(table.states) == len(set(all_states(shape, mesh.cuts))) + len(turned) > 64
     rng = np.random.default_rng(0)
     for _ in range(60):
         src = turned[int(rng.integers(len(turned)))]
@@ -90,7 +93,7 @@ def test_paths_are_legal_cost_what_they_say_and_give_the_right_data(
     shape: tuple[int, ...], mesh: str
 ) -> None:
     prices = redistributor(Mesh.parse(mesh), PROFILE)
-    table, axes = prices.table(shape, 4), prices.mesh.shape
+    table, axes = prices.table(shape, 4), prices.mesh.cuts
     rng = np.random.default_rng(1)
     whole = rng.normal(size=shape)
     pairs = rng.integers(0, len(table.states), (40, 2))
@@ -173,7 +176,7 @@ def _has_parts(table: RedistributionTable, src: NdSbp, dst: NdSbp, prices: Redis
     """Check that a path has the parts of its boxings, one by one."""
     expected = dict.fromkeys(table.parts, 0.0)
     for before, after in itertools.pairwise((src, *table.path(src, dst))):
-        step = boxing(before, after, table.shape, prices.mesh.shape)
+        step = boxing(before, after, table.shape, prices.mesh.cuts)
         assert step is not None
         step_s, size = prices.boxings.step_s(step, 4), 4 * step.elements
         for resource, seconds in prices.boxings.least_parts(step, step_s, size):
@@ -253,7 +256,7 @@ def test_groups_that_cross_one_link_share_it() -> None:
     goal = NdSbp.parse("B, B")
     for mesh, seconds in (("2x1", 16e-3), ("2x2", 32e-3), ("2x4", 64e-3)):
         prices = redistributor(Mesh.parse(mesh), profile)
-        step = boxing(NdSbp.parse("P, B"), goal, (1000, 250), prices.mesh.shape)
+        step = boxing(NdSbp.parse("P, B"), goal, (1000, 250), prices.mesh.cuts)
         assert step is not None
         assert prices.boxings.step_s(step, 4) == pytest.approx(seconds + 1e-5)
 
@@ -274,7 +277,7 @@ def problems(draw: st.DrawFn) -> tuple[str, tuple[int, ...], NdSbp, NdSbp]:
         kinds = st.sampled_from(["B", "P", "S", "S", "S"])
         entries = [
             {"B": B, "P": partial}.get(draw(kinds)) or S(draw(st.integers(0, len(shape) - 1)))
-            for _ in mesh.shape
+            for _ in mesh.cuts
         ]
         if draw(st.integers(0, 4)) == 0:
             entries = [
@@ -332,7 +335,7 @@ def received(step: Boxing, group_size: int) -> float:
 def test_any_redistribution(problem: tuple[str, tuple[int, ...], NdSbp, NdSbp]) -> None:
     notation, shape, src, dst = problem
     prices = redistributor(Mesh.parse(notation), PROFILE)
-    mesh = prices.mesh.shape
+    mesh = prices.mesh.cuts
     if not (possible(src, shape, mesh) and possible(dst, shape, mesh)):
         with pytest.raises(AutoDDLError):
             prices.path(shape, 4, src, dst)
@@ -361,7 +364,7 @@ def gather_then_slice_s(
     prices: Redistributor, shape: tuple[int, ...], src: NdSbp, dst: NdSbp
 ) -> float:
     """Return the seconds of making everything whole, last cut first, and cutting it again."""
-    mesh = prices.mesh.shape
+    mesh = prices.mesh.cuts
     seconds = 0.0
     for state in (src, dst):
         order = sorted(

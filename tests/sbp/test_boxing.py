@@ -16,6 +16,7 @@ from autoddl.sbp import boxing as boxing_module
 from autoddl.sbp.boxing import Boxing, boxing
 from autoddl.sbp.numpy_oracle.simulated_tensors import assemble, shard
 from autoddl.sbp.shards import all_states, local_shape
+from autoddl.sbp.shares import Cut, Cuts, Shares
 from autoddl.sbp.state import P_MAX, P_MIN, B, NdSbp, P, S, Sbp, axis_states, ordered
 from tests.support import simulated_boxings
 from tests.support.simulated_boxings import run_boxing
@@ -25,11 +26,13 @@ SPACES = [
     ((2, 2), (12,)), ((2, 2), (8, 4)), ((2, 2), (4, 8, 4)),
     ((2, 3), (12,)), ((2, 3), (6, 12)), ((2, 3), (6, 12, 6)),
     ((2, 2, 2), (24,)), ((2, 2, 2), (8, 16)),
+    ((Shares((3, 1)),), (8, 4)), ((Shares((2, 1, 1)),), (4, 8, 4)), ((Shares((2, 1)),), (6, 3)),
+    ((Shares((3, 1)), 2), (8, 16)), ((2, Shares((3, 1))), (8, 16)), ((2, Shares((2, 1))), (6, 12, 6)),
 ]  # fmt: skip
 
 
 def single_changes(
-    shape: tuple[int, ...], mesh: tuple[int, ...]
+    shape: tuple[int, ...], mesh: tuple[Cut, ...]
 ) -> Iterator[tuple[NdSbp, NdSbp, int]]:
     """Yield every pair of even states that differ on one axis."""
     for src in all_states(shape, mesh):
@@ -39,7 +42,7 @@ def single_changes(
                 yield src, dst, axis
 
 
-def outcome(src: NdSbp, dst: NdSbp, shape: tuple[int, ...], mesh: tuple[int, ...]) -> bool:
+def outcome(src: NdSbp, dst: NdSbp, shape: tuple[int, ...], mesh: Cuts) -> bool:
     """Run the boxing and tell whether the result is the same tensor in the state `dst`."""
     rng = np.random.default_rng(8)
     array = rng.normal(size=shape)
@@ -52,7 +55,7 @@ def outcome(src: NdSbp, dst: NdSbp, shape: tuple[int, ...], mesh: tuple[int, ...
 
 @pytest.mark.parametrize(("mesh", "shape"), SPACES, ids=str)
 def test_legal_primitives_are_right_and_illegal_ones_wrong(
-    mesh: tuple[int, ...], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    mesh: tuple[Cut, ...], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     legal, illegal = [], []
     for src, dst, axis in single_changes(shape, mesh):
@@ -230,3 +233,16 @@ def test_uneven_axes_are_not_merged() -> None:
     assert boxing(b, s, (8,), (2, 2), uneven=True) == Boxing("local", (0, 1), 2)
     assert boxing(b, NdSbp.parse("S0, B"), (7,), (2, 2), uneven=True) == Boxing("local", (0,), 4)
     assert boxing(b, NdSbp.parse("S0, B"), (1,), (2, 2), uneven=True) is None
+
+
+@pytest.mark.parametrize(
+    ("mesh", "largest"), [((Shares((3, 1)), 2), 12), ((2, Shares((3, 1))), 8)], ids=str
+)
+def test_cuts_by_shares_are_not_merged(mesh: Cuts, largest: int) -> None:
+    """Sums are: what all axes add up has no cut."""
+    b, p, s = (NdSbp.parse(f"{x}, {x}") for x in ("B", "P", "S0"))
+    assert boxing(p, b, (16,), mesh) == Boxing("all_reduce", (0, 1), 16)
+    for src, dst in ((b, s), (s, b), (p, s)):
+        assert boxing(src, dst, (16,), mesh) is None
+    gathered = boxing(s, NdSbp.parse("S0, B"), (16,), mesh)
+    assert gathered == Boxing("all_gather", (1,), largest)

@@ -13,6 +13,7 @@ from autoddl.sbp.numpy_oracle.simulated_ops import on_one_device
 from autoddl.sbp.numpy_oracle.simulated_tensors import Array, Locals
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.registry import OpView
+from autoddl.sbp.shares import Cuts
 from autoddl.sbp.state import NdSbp
 from tests.support.simulated_boxings import run_boxing
 
@@ -36,11 +37,7 @@ def run_program(program: Program, values: Mapping[str, Array]) -> dict[str, Arra
 
 
 def run_path(
-    locals_: Sequence[Array],
-    src: NdSbp,
-    path: Sequence[NdSbp],
-    shape: Sequence[int],
-    mesh: Sequence[int],
+    locals_: Sequence[Array], src: NdSbp, path: Sequence[NdSbp], shape: Sequence[int], mesh: Cuts
 ) -> Locals:
     """Perform the boxings of a path one after the other, from `src` on."""
     result, here = list(locals_), src

@@ -13,11 +13,12 @@ from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTE
 from autoddl.sbp.mesh import rank_groups
 from autoddl.sbp.numpy_oracle.simulated_tensors import REDUCE, Array, Locals
 from autoddl.sbp.shards import pieces
+from autoddl.sbp.shares import Cut, Cuts, places
 from autoddl.sbp.state import NdSbp, Sbp
 
 
 def run_boxing(
-    locals_: Sequence[Array], src: NdSbp, dst: NdSbp, shape: Sequence[int], mesh: Sequence[int]
+    locals_: Sequence[Array], src: NdSbp, dst: NdSbp, shape: Sequence[int], mesh: Cuts
 ) -> Locals:
     """Perform one boxing primitive, each group with nothing but what its members hold.
 
@@ -32,26 +33,27 @@ def run_boxing(
         )
     result = list(locals_)
     before, after = src[box.axes[0]], dst[box.axes[0]]
-    for group in rank_groups(mesh, box.axes):
-        outcome = _exchange(box.primitive, [locals_[rank] for rank in group], before, after)
+    for group in rank_groups([*map(places, mesh)], box.axes):
+        cut = mesh[box.axes[0]] if len(box.axes) == 1 else len(group)
+        outcome = _exchange(box.primitive, [locals_[rank] for rank in group], before, after, cut)
         for rank, local in zip(group, outcome, strict=True):
             result[rank] = local
     return result
 
 
-def _exchange(primitive: str, members: Locals, before: Sbp, after: Sbp) -> Locals:
-    """Run a primitive in one group; `members` are in the order of the mesh axes."""
+def _exchange(primitive: str, members: Locals, before: Sbp, after: Sbp, cut: Cut) -> Locals:
+    """Run a primitive in one group over an axis; `members` are in the order of the mesh axes."""
     size = len(members)
     if primitive == ALL_REDUCE:
         return [REDUCE[before.reduction](members)] * size
     if primitive == ALL_GATHER:
         return [joined(members, before, before.dim)] * size
     if primitive == REDUCE_SCATTER:
-        return pieces(REDUCE[before.reduction](members), after, size, after.dim)
+        return pieces(REDUCE[before.reduction](members), after, cut, after.dim)
     if primitive == ALL_TO_ALL:
-        return _all_to_all(members, before, after)
+        return _all_to_all(members, before, after, cut)
     if after.is_split:
-        return [pieces(member, after, size, after.dim)[k] for k, member in enumerate(members)]
+        return [pieces(member, after, cut, after.dim)[k] for k, member in enumerate(members)]
     neutral = {"sum": 0.0, "max": -np.inf, "min": np.inf}[after.reduction]
     if before.kind == "B":
         return [m if k == 0 else np.full_like(m, neutral) for k, m in enumerate(members)]
@@ -62,16 +64,16 @@ def _exchange(primitive: str, members: Locals, before: Sbp, after: Sbp) -> Local
     ]
 
 
-def _all_to_all(members: Locals, before: Sbp, after: Sbp) -> Locals:
+def _all_to_all(members: Locals, before: Sbp, after: Sbp, cut: Cut) -> Locals:
     """Send every member its piece of the own shard, and put what comes in together."""
     size = len(members)
     if before.dim != after.dim:
-        sent = [pieces(member, after, size, after.dim) for member in members]
+        sent = [pieces(member, after, cut, after.dim) for member in members]
         return [joined([row[k] for row in sent], before, before.dim) for k in range(size)]
     dim = before.dim
     length = sum(member.shape[dim] for member in members)
-    held = pieces(np.arange(length), before, size, 0)
-    wanted = pieces(np.arange(length), after, size, 0)
+    held = pieces(np.arange(length), before, cut, 0)
+    wanted = pieces(np.arange(length), after, cut, 0)
     received = []
     for indices in wanted:
         shape = (*members[0].shape[:dim], len(indices), *members[0].shape[dim + 1 :])

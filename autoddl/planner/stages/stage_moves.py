@@ -98,7 +98,7 @@ class StageMoves:
     def local(self, tensor: str, state: NdSbp, stage: int) -> int:
         """Return the bytes of a tensor in a state on each device of a stage."""
         mesh = self.assigned(stage).problem.mesh
-        return local_bytes(self.program.tensor[tensor], state, mesh.shape)
+        return local_bytes(self.program.tensor[tensor], state, mesh.cuts)
 
     def arrived(self, item: Transfer) -> NdSbp:
         """Return the state in which a tensor arrives."""

@@ -180,7 +180,7 @@ def _seconds(assigned: Assigned) -> dict[str, float]:
 
 def _sizes(assigned: Assigned) -> dict[str, int]:
     """Return the bytes of what copies make, on each device."""
-    program, mesh = assigned.problem.program, assigned.problem.mesh.shape
+    program, mesh = assigned.problem.program, assigned.problem.mesh.cuts
     return {
         name: local_bytes(program.tensor[name], state, mesh)
         for name, state in assigned.layout.made.items()

@@ -31,7 +31,7 @@ def search(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchRes
         AutoDDLError: the mesh has two axes and more, or the program is no training step.
         InfeasibleError: what it chooses does not fit into the memory, which its model does not know.
     """
-    if len(live(problem.mesh.shape)) > 1:
+    if len(live(problem.mesh.cuts)) > 1:
         raise AutoDDLError(
             f"search: got 'hidup' on mesh {problem.mesh}; it splits tensors over one axis of a mesh"
         )

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from autoddl.sbp.numpy_oracle import simulated_tensors
 from autoddl.sbp.rules import registry
 from autoddl.sbp.rules.registry import IndexMap, LocalOp, index_map, linear
+from autoddl.sbp.shares import Shares
 from experiments.proofs import oracle
 from experiments.rule_cases import CASES, case
 
@@ -73,8 +76,8 @@ def test_a_wrong_linearity_is_named(patched: Callable[..., None]) -> None:
     patched("relu", indices=indices)
     result = only("relu")
     assert result.wrong[0].startswith("relu with x_0 (P), y_0 (P) on mesh 2: y_0 is ")
-    assert {line.partition(" on mesh ")[2].partition(":")[0] for line in result.wrong} == {
-        "2", "4", "2x2",
+    assert {line.partition(" on mesh ")[2].partition(": ")[0] for line in result.wrong} == {
+        "2", "4", "2x2", "2:3/1", "2:2/1", "3:2/1/1", "2:3/1x2", "2x2:3/1",
     }  # fmt: skip
     assert (result.valid, result.found, result.missing) == (3, 3, ())
 
@@ -130,9 +133,26 @@ def test_seeds_cases_and_progress() -> None:
     ]  # fmt: skip
     assert runs[0].completeness == 1.0
     fewer = oracle.run(seed=3, op_types=types, cases=cases, sample=2)
-    assert sum(op.checked for op in fewer.ops) == (3 + 2 + 2) + (
-        2 + 2 + 2
-    )  # on 2, 4 and 2x2 devices
+    # all on 2 devices, up to two on other meshes; three units, of the shares 2/1, divide no dim
+    assert [op.checked for op in fewer.ops] == [3 + 6 * 2 + 1, 2 + 6 * 2 + 1, 0]
+
+
+def test_cut_points_that_are_off_by_one_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each device is given its shard, and told that it begins elsewhere, or has another's."""
+    types = {"matmul", "softmax", "embedding", "layer_norm_grad", "reduce_sum", "relu"}
+    assert oracle.run(seed=1, op_types=types).faults == ()
+    right = simulated_tensors.pieces
+
+    def off(array: Any, cut: Any, size: Any, axis: int) -> list[Any]:
+        if not isinstance(size, Shares):
+            return right(array, cut, size, axis)
+        ends = [array.shape[axis] // size.total * start - 1 for start in size.starts[1:]]
+        return list(np.split(array, ends, axis=axis))
+
+    monkeypatch.setattr(simulated_tensors, "pieces", off)
+    report = oracle.run(seed=1, op_types=types)
+    assert all(op.wrong for op in report.ops if op.cases)
+    assert all(":" in line.partition(" on mesh ")[2].split(": ")[0] for line in report.faults)
 
 
 def test_what_is_reported(patched: Callable[..., None]) -> None:
