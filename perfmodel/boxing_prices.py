@@ -17,8 +17,9 @@ from autoddl.perfmodel.profile_entries import Link
 from autoddl.perfmodel.resources import QUEUE, SHARED, ResourceParts
 from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.topology import crossing
-from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing
+from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, LOCAL, PAD, Boxing
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.shares import Shares, most, places, units
 
 
 class BoxingPrices:
@@ -35,13 +36,29 @@ class BoxingPrices:
         All groups of the mesh do it at once, so those that cross the same link share it. S→P is priced as
         a gather, since no collective pads and engines take the way of one.
         """
-        size = step.elements * item_bytes
+        size = self.size_bytes(step, item_bytes)
         if step.primitive == LOCAL:
             return op_s(self.profile, OpWork("boxing", "memory", "", 0.0, 2 * size))
         link = self.link(step, size)
         if link is None:
             return math.inf
         return self.profile.op_overhead_s + self.profile.line_s(link, self._way(step.axes), size)
+
+    def size_bytes(self, step: Boxing, item_bytes: int) -> int:
+        """Return the bytes n of a boxing, of which its cost formula tells what goes over links.
+
+        Over shares that is what an even cut would have to move as much: all members of a gather send as
+        much as the largest (they pad), and so for a scatter; to all others goes what they are to hold.
+        """
+        size, (axis, *_) = step.elements * item_bytes, step.axes
+        cut = self.mesh.cuts[axis]
+        if not isinstance(cut, Shares) or step.primitive in (LOCAL, ALL_REDUCE):
+            return size
+        members, largest = places(cut), most(cut) / units(cut)
+        if step.primitive != ALL_TO_ALL:
+            return math.ceil(size * members * largest)
+        sent = max(share / units(cut) * (1 - share / units(cut)) for share in cut.units)
+        return math.ceil(size / largest * sent * members / (members - 1))
 
     def link(self, step: Boxing, size_bytes: float) -> Link | None:
         """Return the line that prices a boxing; None for a local one and where there is no price.

@@ -73,11 +73,6 @@ def op_s(profile: Profile, work: OpWork) -> float:
     return max([device_s(device, work) for device in profile.devices.values()])
 
 
-def slowest(profile: Profile, work: OpWork) -> Device:
-    """Return the device that takes longest for an op, of those of a profile."""
-    return max(profile.devices.values(), key=lambda device: device_s(device, work))
-
-
 def device_s(device: Device, work: OpWork) -> float:
     """Return overhead + max(flops / rate, bytes / bandwidth), in seconds.
 

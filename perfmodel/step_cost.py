@@ -20,10 +20,11 @@ import numpy as np
 from autoddl.engine.model import CollectiveQueue
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.boxing_prices import BoxingPrices
+from autoddl.perfmodel.places import MeshPlace, places_of, slowest
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Kernel, Link
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
-from autoddl.perfmodel.roofline import OpWork, op_s, slowest
+from autoddl.perfmodel.roofline import OpWork
 from autoddl.perfmodel.simulation.launch_queue import Collectives, LaunchLimits
 from autoddl.perfmodel.simulation.step_graph import BoxingParts
 from autoddl.ragged import Ragged, distinct
@@ -107,14 +108,17 @@ class StepCost(NamedTuple):
 class StepPrices:
     """Price the ops and boxings of one program on one mesh, equal ones once.
 
-    Keep it where several layouts of one program are priced. Boxings of different kinds take what they do
+    Keep it where several layouts of one program are priced. Ops take what they do at the slowest of the
+    `places`. Boxings of different kinds take what they do
     alone; collectives of a `queue` may go together (simulation.launch_queue).
     """
 
     def __init__(
-        self, program: Program, mesh: Mesh, profile: Profile, queue: CollectiveQueue | None = None
-    ) -> None:
+        self, program: Program, mesh: Mesh, profile: Profile, queue: CollectiveQueue | None = None,
+        places: Sequence[MeshPlace] = (),
+    ) -> None:  # fmt: skip
         self.program, self.mesh, self.profile = program, mesh, profile
+        self.places = places or places_of(mesh, profile)
         self.boxings = BoxingPrices(mesh, profile, queue)
         self._ops: dict[tuple[int, tuple[NdSbp, ...]], Price] = {}
         self._paths: dict[object, tuple[Price, ...]] = {}
@@ -190,9 +194,11 @@ class StepPrices:
         return self._paths[key]
 
     def _op(self, op: Op, signature: NdSignature) -> Price:
-        work = OpWork.of(self.program, op, signature, self.mesh.cuts)
-        source, kernel = work.kernel(slowest(self.profile, work))
-        return Price(op_s(self.profile, work), source, _error(kernel))
+        seconds, work, device = slowest(
+            self.places, lambda cuts: OpWork.of(self.program, op, signature, cuts)
+        )
+        source, kernel = work.kernel(device)
+        return Price(seconds, source, _error(kernel))
 
     def _boxing(self, tensor: Tensor, before: NdSbp, after: NdSbp) -> Price:
         step = boxing(before, after, tensor.shape, self.mesh.cuts, uneven=True)
@@ -201,10 +207,11 @@ class StepPrices:
                 f"step: no boxing leads from {before} to {after} for shape {tensor.shape} on mesh "
                 f"{self.mesh}"
             )
-        link = self.boxings.link(step, step.elements * tensor.item_bytes)
+        size = self.boxings.size_bytes(step, tensor.item_bytes)
+        link = self.boxings.link(step, size)
         source = "local" if link is None else f"{link.collective} {link.level} {link.group_size}"
         seconds = self.boxings.step_s(step, tensor.item_bytes)
-        return Price(seconds, source, _error(link), step, step.elements * tensor.item_bytes)
+        return Price(seconds, source, _error(link), step, size)
 
     def boxing_parts(self, kinds: Sequence[Price]) -> BoxingParts:
         """Return what boxings of some kinds run on, and how they share a queue, if there is one."""

@@ -18,7 +18,7 @@ from functools import cached_property
 from autoddl.errors import AutoDDLError, shown
 from autoddl.sbp import cluster_kinds
 from autoddl.sbp.notation_reader import NotationReader
-from autoddl.sbp.shares import Cut, Portion, Shares, cut_of
+from autoddl.sbp.shares import Cut, Shares, cut_of, portion
 
 DEFAULT_LEVELS = ("node", "gpu")
 
@@ -214,16 +214,9 @@ class Mesh:
         """Return how the axes cut, outermost first: the axis sizes where they have no shares."""
         return tuple(axis.cut for axis in self.axes)
 
-    @cached_property
-    def portions(self) -> tuple[tuple[Cut, ...], ...]:
-        """Return for each distinct place what it has of cuts; one where no axis has shares."""
-        each = [
-            dict.fromkeys(
-                [Portion(n, cut.total) for n in cut.units] if isinstance(cut, Shares) else [cut]
-            )
-            for cut in self.cuts
-        ]
-        return tuple(itertools.product(*each))
+    def portion(self, rank: int) -> tuple[Cut, ...]:
+        """Return what a rank has of each cut: `cuts` itself where no axis has shares."""
+        return tuple(map(portion, self.cuts, self.coords(rank)))
 
     @cached_property
     def shape(self) -> tuple[int, ...]:

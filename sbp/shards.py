@@ -62,7 +62,7 @@ def local_shape(shape: Sequence[int], state: Iterable[Sbp], mesh: Cuts) -> tuple
 
     `shape` is the logical shape, `mesh` how its axes cut. A split beyond the rank gives None as well.
     With shares it is the shape of the largest shard; of one place ask with its portions
-    (`Mesh.portions`).
+    (`Mesh.portion`).
     """
     return _local_shape(tuple(shape), tuple(state), tuple(mesh))
 

@@ -46,10 +46,11 @@ class Shares:
 
 @dataclass(frozen=True)
 class Portion:
-    """What one place of an axis has: so many of all units."""
+    """What one of the `size` places of an axis has: so many of all units."""
 
     units: int
     total: int
+    size: int
 
 
 Cut: TypeAlias = int | Shares | Portion
@@ -85,10 +86,10 @@ def cut_of(size: int, shares: Sequence[int]) -> Cut:
 
 
 def places(cut: Cut) -> int:
-    """Return how many places an axis has; a portion is of one."""
+    """Return how many places an axis has."""
     if isinstance(cut, int):
         return cut
-    return len(cut.units) if isinstance(cut, Shares) else 1
+    return len(cut.units) if isinstance(cut, Shares) else cut.size
 
 
 def units(cut: Cut) -> int:
@@ -104,7 +105,16 @@ def most(cut: Cut) -> int:
 
 
 def span(cut: Cut, place: int) -> tuple[int, int]:
-    """Return the first unit of a place, and how many it has."""
+    """Return the first unit of a place, and how many it has; all portions are alike."""
     if isinstance(cut, int):
         return place, 1
-    return (cut.starts[place], cut.units[place]) if isinstance(cut, Shares) else (0, cut.units)
+    if isinstance(cut, Portion):
+        return place * cut.units, cut.units
+    return cut.starts[place], cut.units[place]
+
+
+def portion(cut: Cut, place: int) -> Cut:
+    """Return what a place has: of an even cut that itself, since all have the same."""
+    if not isinstance(cut, Shares):
+        return cut
+    return Portion(cut.units[place], cut.total, len(cut.units))

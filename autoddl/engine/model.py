@@ -28,6 +28,7 @@ from typing import NamedTuple, Protocol
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
+from autoddl.sbp.shares import Cut
 from autoddl.sbp.state import NdSbp
 
 
@@ -139,6 +140,8 @@ class Limits(NamedTuple):
     """By op type the labels of right signatures that the engine refuses (registry.labelled)."""
     writes_once: frozenset[str] = frozenset()
     """Types of devices on which no op may write to a variable in every micro-batch."""
+    shares: bool = False
+    """Whether axes may have shares: unlike parts of a cut for unlike devices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +156,7 @@ class EngineModel:
     streams: tuple[StreamUse, ...]
     schedule: str
     views: frozenset[str] = field(repr=False)
-    memory: Callable[[Program, tuple[int, ...]], StepMemory] = field(repr=False)
+    memory: Callable[[Program, tuple[Cut, ...]], StepMemory] = field(repr=False)
     stage_memory: StageMemory = field(repr=False)
     joins_stages: Callable[[Sequence[int], Program], bool] = field(repr=False)
     """Of stages on so many devices each; what a stage takes may depend on it."""
@@ -168,6 +171,6 @@ class EngineModel:
         Papers price each collective by itself, so there is no queue.
         """
         limits = self.limits._replace(
-            any_order=True, one_axis=frozenset(), refused={}, writes_once=frozenset()
+            any_order=True, one_axis=frozenset(), refused={}, writes_once=frozenset(), shares=True
         )
         return replace(self, name=None, limits=limits, collectives={})

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from autoddl.engine.model import StreamUse
 from autoddl.planner.request import Request
+from autoddl.planner.share_vectors import share_meshes
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 
@@ -58,7 +60,8 @@ def meshes_and_ways(request: Request) -> Iterator[tuple[Mesh, tuple[StreamUse, .
     Where it has none of those that are asked for the making of its problem is refused.
     """
     given = request.mesh
-    for mesh in [given] if given is not None else request.cluster.meshes(request.most_axes):
+    free = chain(request.cluster.meshes(request.most_axes), share_meshes(request))
+    for mesh in [given] if given is not None else free:
         ways = request.ways_of()
         yield mesh, tuple(way for way in ways if way.runs_on(mesh)) or ways
 

@@ -101,6 +101,9 @@ class Options:
         None, f"is 'MIB,NUMBER', up to {MOST_MIB} MiB and {MOST_FUSED} collectives, such as '16,64'",
         lambda v: v is None or _fusion_of(v) is not None,
     )  # fmt: skip
+    shares: bool | str = _where(
+        AUTO, "are 'auto' and False", lambda v: v is False or (isinstance(v, str) and v == AUTO)
+    )  # fmt: skip
     parts: str = _where(
         AUTO, f"are '{AUTO}', '{EQUAL}' and '{ANY}'", lambda v: v in (AUTO, EQUAL, ANY)
     )

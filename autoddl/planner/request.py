@@ -93,6 +93,7 @@ class Request(Options):
                 f"mesh: got {mesh}; on the compute stream, which was asked for or is that of plans with "
                 f"micro-batches, {self.engine.title} runs boxings on meshes of up to {most} axes"
             )
+        unlike = mesh.cuts != mesh.shape and mesh.size == self.cluster.size
         return build(
             self.program if part is None else part,
             mesh,
@@ -103,6 +104,7 @@ class Request(Options):
             allow=self.allow,
             streams=ways[0],
             launch=self.launch,
+            kinds=tuple(map(self.cluster.kind, range(mesh.size))) if unlike else (),
         )
 
 

@@ -12,10 +12,11 @@ import numpy as np
 
 from autoddl.engine.model import EngineModel, Limits, StreamUse
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.places import MeshPlace, places_of, slowest
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.roofline import OpWork, op_s
+from autoddl.perfmodel.roofline import OpWork, device_s
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.program import Op, Parameter, Program
+from autoddl.sbp.program import Op, Parameter, Program, Tensor
 from autoddl.sbp.program.live_across import kept_flags
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.rules.registry import find
@@ -27,6 +28,7 @@ from autoddl.search.network.cost_network import (
     TENSOR,
     CostNetwork,
     Domain,
+    Floats,
     Ints,
     Setting,
     Variables,
@@ -52,6 +54,7 @@ def build(
     allow: frozenset[str] = frozenset(),
     streams: StreamUse | None = None,
     launch: tuple[int, int] | None = None,
+    kinds: Sequence[str] = (),
 ) -> CostNetwork:
     """Return the problem of planning `program` on `mesh` under `profile`.
 
@@ -59,13 +62,15 @@ def build(
     `lists` gives the signatures of ops without a rule, which are all-broadcast otherwise; `allow` names
     the approximations that are permitted ("local_batchnorm"). Choices are those that the engine can
     execute; boxings run on these of its `streams`, by default the usual ones. A `launch` has up to so
-    many MiB and collectives, by default as many as the engine's.
+    many MiB and collectives, by default as many as the engine's. On a mesh with shares `kinds` are those
+    of its devices, by rank.
 
     Raises:
         AutoDDLError: a pin matches nothing or can't be.
     """
-    setting = Setting(program, mesh, profile, engine, streams or engine.streams[0], launch)
-    builder = _Builder(program, mesh, profile, dict(pin or {}), lists, allow, engine.limits)
+    streams, places = streams or engine.streams[0], places_of(mesh, profile, kinds)
+    setting = Setting(program, mesh, profile, engine, streams, launch, places)
+    builder = _Builder(program, mesh, places, dict(pin or {}), lists, allow, engine.limits)
     builder.pins.check()
     variables, owned = builder.variables(), bool(allow)
     factors = factors_of(program, variables, builder.written, setting.redistributor, owned=owned)
@@ -76,16 +81,16 @@ class _Builder:
     """Collect variables; everything that depends on shapes only is computed once per shape."""
 
     def __init__(
-        self, program: Program, mesh: Mesh, profile: Profile, pin: dict[str, str],
+        self, program: Program, mesh: Mesh, places: Sequence[MeshPlace], pin: dict[str, str],
         lists: SignatureLists | None, allow: frozenset[str], limits: Limits,
     ) -> None:  # fmt: skip
-        self.program, self.mesh, self.profile, self.lists = program, mesh, profile, lists
+        self.program, self.mesh, self.places, self.lists = program, mesh, places, lists
         self.allow, self.limits = allow, limits
         self.written, self.shared = _written(program)
         self.pins = Pins(program, mesh, pin)
         self.kept = kept_flags(program)
         self.cache: dict[Any, Any] = {}
-        self.local = cache(partial(local_shape, mesh=mesh.cuts))
+        self.local = cache(local_shape)
 
     def variables(self) -> Variables:
         """Return all variables with their domains; the updates of parameters are no ops here."""
@@ -175,8 +180,8 @@ class _Builder:
             signature = {o: choice[TENSOR] if t in follows else one for o, t in update.inputs}
             if tuple(signature.values()) in valid:
                 kept.append(index)
-                work = OpWork.of(self.program, update, signature, self.mesh.cuts)
-                seconds.append(op_s(self.profile, work))
+                work_at = partial(OpWork.of, self.program, update, signature)
+                seconds.append(slowest(self.places, work_at)[0])
         if not kept:
             raise AutoDDLError(
                 f"pin of {parameter.tensor}: its optimizer's op type {update.type} can't update it in "
@@ -239,19 +244,30 @@ class _Builder:
                 "leave the pin out"
             )
         operands = {o: self.program.tensor[t] for o, t in op.operands}
+        seconds, sizes = zip(
+            *[self._at(place, op, operands, found, kept) for place in self.places], strict=True
+        )
+        return Domain(found, np.max(seconds, axis=0), np.max(sizes, axis=0))
+
+    def _at(
+        self, place: MeshPlace, op: Op, operands: Mapping[str, Tensor], found: Sequence[NdSignature],
+        kept: Sequence[str],
+    ) -> tuple[Floats, Ints]:  # fmt: skip
+        """Return the seconds of an op at a place under each signature, and the bytes of what is kept."""
         local = {  # by operand and state
-            o: {s: self.local(t.shape, s) or t.shape for s in {c[o] for c in found}}
+            o: {s: self.local(t.shape, s, place.cuts) or t.shape for s in {c[o] for c in found}}
             for o, t in operands.items()
         }
         shapes = [tuple([of[choice[o]] for o, of in local.items()]) for choice in found]
+        works = {each: OpWork.local(op, operands, each) for each in dict.fromkeys(shapes)}
         known = {
-            each: op_s(self.profile, OpWork.local(op, operands, each))
-            for each in dict.fromkeys(shapes)
+            each: max([device_s(device, work) for device in place.devices])
+            for each, work in works.items()
         }
         sizes = [
             sum(math.prod(local[o][c[o]]) * operands[o].item_bytes for o in kept) for c in found
         ]
-        return Domain(found, np.array([known[each] for each in shapes]), ints(sizes))
+        return np.array([known[each] for each in shapes]), ints(sizes)
 
     def _choices(self, op: Op) -> tuple[NdSignature, ...]:
         return self._cached(

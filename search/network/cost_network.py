@@ -21,6 +21,7 @@ import numpy as np
 
 from autoddl.engine.model import CollectiveQueue, EngineModel, StepMemory, StreamUse
 from autoddl.errors import InfeasibleError
+from autoddl.perfmodel.places import MeshPlace
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.redistribution import Redistributor
 from autoddl.perfmodel.step_cost import StepPrices
@@ -65,6 +66,8 @@ class Setting:
     streams: StreamUse
     launch: tuple[int, int] | None = None
     """The most MiB and collectives in one launch; None: the engine's."""
+    places: Sequence[MeshPlace] = ()
+    """Where devices or what they have of cuts are unlike (perfmodel.places)."""
 
     @property
     def queue(self) -> CollectiveQueue | None:
@@ -83,12 +86,12 @@ class Setting:
     @cached_property
     def prices(self) -> StepPrices:
         """Return the prices of single ops and boxings, for all assignments that are estimated."""
-        return StepPrices(self.program, self.mesh, self.profile, self.queue)
+        return StepPrices(self.program, self.mesh, self.profile, self.queue, self.places)
 
     @cached_property
     def memory(self) -> StepMemory:
         """Return what layouts take on one device, for all assignments that are estimated."""
-        return self.engine.memory(self.program, self.mesh.shape)
+        return self.engine.memory(self.program, self.mesh.cuts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -77,6 +77,8 @@ PLANNING = with_options(
     option("--duplex", "the batch as two halves in turn", _SWITCH, "yes|no|auto"),
     option("--fusion", "collectives in one launch on CUDA devices: so many MiB, so many of them", None,
            "MIB,N"),
+    option("--shares", "unlike shares of cuts for devices of several kinds: auto, no",
+           _Word(no=False, auto="auto"), "no|auto"),
     option("--parts", "stages on equal parts of the devices, or on any; auto", None, "NAME"),
 )  # fmt: skip
 

@@ -29,6 +29,7 @@ from autoddl.sbp.layout import Layout
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.recomputation import can_repeat, recomputed
 from autoddl.sbp.rewrites.stage_program import CROSSING
+from autoddl.sbp.shares import Cut
 from autoddl.sbp.state import NdSbp
 
 _PARTS = {"parameter": 0, "buffer": 0, "state": 2, "boxing": 4, "workspace": 4, "output": 4}
@@ -40,7 +41,7 @@ _PART = np.array([_PARTS.get(kind, _ACTIVATIONS) for kind in KINDS])
 class OneFlowMemory:
     """See `engine.model.StepMemory`: what is the same for all layouts of a program is computed once."""
 
-    def __init__(self, program: Program, mesh: tuple[int, ...]) -> None:
+    def __init__(self, program: Program, mesh: tuple[Cut, ...]) -> None:
         self.sizes = LocalSizes(program, mesh)
 
     def estimate(self, layout: Layout, *, compute_stream: bool) -> MemoryEstimate:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +16,7 @@ from autoddl.sbp.program.columns import ProgramColumns
 from autoddl.sbp.rewrites.stage_program import ARRIVAL, DEPARTURE
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shards import local_shape
+from autoddl.sbp.shares import Cuts, places
 from autoddl.sbp.state import NdSbp
 
 _BEHIND_CASTS = ("add_n", "scalar_mul_by_tensor")  # of gradients: each at most once
@@ -93,8 +93,9 @@ class LocalSizes:
     Keep it where the memory of several layouts of one program is estimated.
     """
 
-    def __init__(self, program: Program, mesh: Sequence[int]) -> None:
-        self.program, self.mesh = program, tuple(mesh)
+    def __init__(self, program: Program, mesh: Cuts) -> None:
+        self.program, self.cuts = program, tuple(mesh)
+        self.mesh = tuple(map(places, mesh))
         self._kinds = program.columns.kind.tolist()
         self._tensors: dict[tuple[int, NdSbp], int] = {}
         self._ops: dict[tuple[int, tuple[NdSbp, ...]], OpSizes] = {}
@@ -142,4 +143,4 @@ class LocalSizes:
         )
 
     def _shape(self, tensor: Tensor, state: NdSbp) -> tuple[int, ...]:
-        return local_shape(tensor.shape, state, self.mesh) or tensor.shape
+        return local_shape(tensor.shape, state, self.cuts) or tensor.shape
