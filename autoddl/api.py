@@ -94,7 +94,7 @@ class Plan(PlanValue):
             AutoDDLError: the plan has states that OneFlow has not, or ops without a template; the
                 file can't be written.
         """
-        dialect = engines.load(self.engine.name or ONEFLOW).dialect
+        dialect = engines.load(self.engine.name or ONEFLOW).dialect_of(self)
         write(self, path, dialect, learning_rate=learning_rate)
 
     @reported("trace")
@@ -242,9 +242,10 @@ def optimize(
         objective: "time" of a step in which ops and boxings overlap, the "sum" of compute and
             communication, or "communication" alone (AutoDDL's): then compute counts for nothing, and
             devices share every matrix product and convolution whatever that brings.
-        engine: "oneflow" plans what OneFlow can execute; None in the whole space, as papers do: with
-            nothing that it refuses left out, and axes that cut one dim in any order. Such plans can
-            be studied, not applied, and take longer to find.
+        engine: "oneflow" plans what OneFlow can execute; "script" what scripts of `Plan.codegen` can (any
+            number of axes, shares), which can't be applied to a graph; None in the whole space, as
+            papers do: with nothing that an engine refuses left out, and axes that cut one dim in any
+            order. Such plans can be studied, not applied, and take longer to find.
         budget: seconds for the search, or a Budget: with `Budget(evaluations=200_000)` the same plan is
             found on a slow machine as on a fast one. The baselines of the first mesh are always finished;
             meshes for which nothing is left are counted in the plan's search report.

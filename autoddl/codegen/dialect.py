@@ -22,6 +22,8 @@ from autoddl.codegen.source.expression import Expr
 from autoddl.codegen.stage_sections import StageSections
 from autoddl.codegen.templates import Template
 from autoddl.plan.value import PlanValue
+from autoddl.sbp.program import Op
+from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
 
 
@@ -31,7 +33,7 @@ class ScriptContent:
 
     `functions` are the texts of those of the forward pass; `top` is the graph's attribute that has the
     model ("": several). `learning_rate` None leaves the default to the optimizer, or the dialect.
-    `stages` is None where one function computes the loss.
+    `stages` is None where one function computes the loss, in `loss_state`.
     """
 
     plan: PlanValue
@@ -41,6 +43,7 @@ class ScriptContent:
     functions: tuple[str, ...]
     stages: StageSections | None
     learning_rate: float | None
+    loss_state: NdSbp | None = None
 
     @property
     def has_idle(self) -> bool:
@@ -68,6 +71,9 @@ class Dialect(Protocol):
 
     def boxed(self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool) -> Expr:
         """Return a value in another state; with `trained` a gradient comes back through it."""
+
+    def read(self, value: Expr, op: Op, operand: str, signature: NdSignature) -> Expr:
+        """Return a value as an op reads it; the same where the engine adds up gradients by itself."""
 
     def pinned(self, value: Expr, state: NdSbp) -> Expr:
         """Return a value whose gradient comes in the dual of its state, too."""

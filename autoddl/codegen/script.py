@@ -91,7 +91,7 @@ def _content(plan: PlanValue, dialect: Dialect, learning_rate: float | None) -> 
     """Return what the script has to say; only the forward pass is text already."""
     program = plan.program
     inputs, top, optimizer = inputs_of(program), top_module(program), optimizer_of(program)
-    groups, stages = Groups(), None
+    groups, stages, loss_state = Groups(), None, None
     if len(plan.parts) > 1:
         check_stages(plan)
         stages = StageSections(plan, inputs, top)
@@ -103,10 +103,11 @@ def _content(plan: PlanValue, dialect: Dialect, learning_rate: float | None) -> 
     else:
         names = {item.tensor: item.name for item in inputs}
         section = _loss_section(plan, tuple(names))
+        loss_state = section.state(section.results[0])
         write_section(section, groups, dialect, "loss_of", names, top=top)
     name_groups(groups, top, dialect.globals)
     functions = tuple(written(group, groups, top) for group in groups.groups)
-    return ScriptContent(plan, inputs, top, optimizer, functions, stages, learning_rate)
+    return ScriptContent(plan, inputs, top, optimizer, functions, stages, learning_rate, loss_state)
 
 
 def _loss_section(plan: PlanValue, inputs: tuple[str, ...]) -> Section:

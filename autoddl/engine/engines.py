@@ -10,8 +10,11 @@ from autoddl.engine.interface import Engine
 from autoddl.engine.model import EngineModel
 from autoddl.errors import AutoDDLError, shown
 
-ONEFLOW = "oneflow"
-_HOMES: Mapping[str, str] = {ONEFLOW: "autoddl.engine.oneflow.adapter"}
+ONEFLOW, SCRIPT = "oneflow", "script"
+_HOMES: Mapping[str, str] = {
+    ONEFLOW: "autoddl.engine.oneflow.adapter:ENGINE",
+    SCRIPT: "autoddl.engine.oneflow.adapter:SCRIPTS",
+}
 
 
 def load(name: str) -> Engine:
@@ -22,7 +25,8 @@ def load(name: str) -> Engine:
     """
     if not isinstance(name, str) or name not in _HOMES:
         raise AutoDDLError(f"engine: got {shown(name)}; allowed are {', '.join(_HOMES)} or None")
-    engine: Engine = import_module(_HOMES[name]).ENGINE
+    module, _, attribute = _HOMES[name].partition(":")
+    engine: Engine = getattr(import_module(module), attribute)
     return engine
 
 

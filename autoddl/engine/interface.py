@@ -79,8 +79,10 @@ class Engine(Protocol):
     """An engine that runs plans. Making one imports nothing of it."""
 
     model: EngineModel
-    dialect: Dialect
     probes: Probes
+
+    def dialect_of(self, plan: PlanValue) -> Dialect:
+        """Return how scripts of a plan are written."""
 
     def installed(self) -> bool:
         """Tell whether the engine can be imported."""

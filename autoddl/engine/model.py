@@ -164,6 +164,8 @@ class EngineModel:
     """Whether a tensor in this state on such a mesh goes to another mesh without being made whole."""
     masks_alike: bool = False
     collectives: Mapping[str, CollectiveQueue] = field(default_factory=dict)
+    runs_graphs: bool = True
+    """Whether users' graphs run under its plans; else scripts are generated from them."""
 
     def whole_space(self) -> EngineModel:
         """Return the same engine without limits, under no name: all that is right may be planned.

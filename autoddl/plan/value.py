@@ -331,6 +331,11 @@ class PlanValue:
                 "plan: made for engine None, where axes cut in any order and no signature is refused; "
                 f"plan with an engine, such as {self.engine.title}, to run it"
             )
+        if not self.engine.runs_graphs:
+            raise AutoDDLError(
+                f"plan: made for engine {self.engine.name!r}, {self.engine.title}; write it with "
+                "plan.codegen, or plan with engine='oneflow' to apply it"
+            )
         if self.compute_stream and self.device != "cuda":
             raise AutoDDLError(
                 f"plan: made for the compute stream of CUDA devices, on {self.device!r} there is none; "

@@ -108,7 +108,7 @@ class FunctionWriter:
                 lines += self._boxing_or_call(step, state, index == len(steps) - 1)
                 continue
             args = {
-                operand: expressions.get(value) or state.text(value)
+                operand: self._read(step.op, operand, expressions.get(value) or state.text(value))
                 for operand, value in self.section.reads(step.op).items()
             }
             if step.op.name in nested:
@@ -131,6 +131,12 @@ class FunctionWriter:
             self.frame.ops,
             self._flow(arguments),
         )
+
+    def _read(self, op: Op, operand: str, value: Expr) -> Expr:
+        program, signature = self.section.program, self.section.plan.signatures[op.name]
+        if not program.tensor[dict(op.inputs)[operand]].dtype.startswith(("float", "bfloat")):
+            return value
+        return self.frame.dialect.read(value, op, operand, signature)
 
     def _flow(self, arguments: Sequence[str]) -> str:
         """Return what goes in and out, for the docstring: "x (8, 32) in (S0, B) → …"."""

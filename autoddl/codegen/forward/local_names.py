@@ -42,7 +42,7 @@ class LocalNames:
         self.name: dict[Value, str] = {}
         self.index = -1
         self.parameters = False
-        self.reserved = RESERVED | frame.function_names
+        self.reserved = RESERVED | frame.function_names | frame.dialect.globals
 
     def arguments(self) -> tuple[str, ...]:
         """Name what comes in: inputs as given, the first activation x, others after their makers."""

@@ -9,8 +9,11 @@ from typing import Any, cast
 
 from autoddl.codegen.dialect import Dialect
 from autoddl.engine.interface import Engine, Probes
+from autoddl.engine.oneflow.dialect.local_dialect import LOCAL
 from autoddl.engine.oneflow.dialect.script_dialect import DIALECT
 from autoddl.engine.oneflow.model.engine_model import ONEFLOW
+from autoddl.engine.oneflow.model.script_model import SCRIPT
+from autoddl.plan.value import PlanValue
 
 _HOMES: Mapping[str, str] = {
     "capture": "capture.reader:capture",
@@ -35,11 +38,14 @@ class OneFlow:
     """OneFlow 0.9."""
 
     model = ONEFLOW
-    dialect: Dialect = DIALECT
     probes = Probes(
         links="autoddl.engine.oneflow.probes.link_probe",
         ops="autoddl.engine.oneflow.probes.device_probe",
     )
+
+    def dialect_of(self, plan: PlanValue) -> Dialect:
+        by_shares = any(part.mesh.cuts != part.mesh.shape for part in plan.parts)
+        return LOCAL if by_shares else DIALECT
 
     def installed(self) -> bool:
         return find_spec("oneflow") is not None
@@ -51,4 +57,10 @@ class OneFlow:
         return getattr(import_module(f"{__package__}.{module}"), attribute)
 
 
-ENGINE = cast(Engine, OneFlow())
+class Scripts(OneFlow):
+    """Scripts that are generated from plans, and run by OneFlow 0.9."""
+
+    model = SCRIPT
+
+
+ENGINE, SCRIPTS = cast(Engine, OneFlow()), cast(Engine, Scripts())

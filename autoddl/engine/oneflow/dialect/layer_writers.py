@@ -9,12 +9,20 @@ from autoddl.codegen.templates import ScriptOp
 from autoddl.engine.oneflow.dialect.terms import dtype_text, sbp_text
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Op
-from autoddl.sbp.state import OWN
+from autoddl.sbp.state import OWN, NdSbp
 
 CONVOLUTIONS = {
     **{f"conv{n}d": f"F.conv{n}d" for n in (1, 2, 3)},
     **{f"deconv{n}d": f"F.conv_transpose{n}d" for n in (1, 2, 3)},
 }
+
+
+Boxed = Callable[[Expr, NdSbp, NdSbp], Expr]
+
+
+def global_boxed(value: Expr, before: NdSbp, after: NdSbp) -> Expr:
+    """Write the change of a global tensor to another state."""
+    return call(f"{value.text}.to_global", sbp=Expr(sbp_text(after)))
 
 
 def with_bias(op: ScriptOp) -> Expr:
@@ -91,8 +99,8 @@ def gathered(op: ScriptOp) -> Expr:
     return call("flow.index_select", table, op.attr("axis"), indices)
 
 
-def nll(op: ScriptOp) -> Expr:
-    """Write the losses of all targets, or which of them count."""
+def nll(op: ScriptOp, boxed: Boxed = global_boxed) -> Expr:
+    """Write the losses of all targets, or which of them count; `boxed` writes a change of states."""
     target, ignored = op.args["target_0"], op.op.attr["ignore_index"]
     if "weight_0" in op.args:
         raise AutoDDLError(
@@ -104,7 +112,7 @@ def nll(op: ScriptOp) -> Expr:
         found = call("flow.cast", counts, dtype_text(op.dtype))
         if op.states[op.output] == op.states["target_0"]:
             return found
-        return call(f"{found.text}.to_global", sbp=Expr(sbp_text(op.states[op.output])))
+        return boxed(found, op.states["target_0"], op.states[op.output])
     return call("flow._C.nll_loss", op.args["input_0"], target, None, ignored, "none")
 
 

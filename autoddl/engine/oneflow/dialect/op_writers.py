@@ -21,6 +21,11 @@ def signed(sign: str) -> Write:
     return lambda op: binary(op.args["x_0"], sign, op.args["y_0"])
 
 
+def scaled(op: ScriptOp) -> Expr:
+    """Write the product with a number, as it is."""
+    return binary(op.args["in_0"], "*", op.scalar)
+
+
 def comparison(sign: str) -> Write:
     return lambda op: compared(op.args["x_0"], sign, op.args["y_0"])
 
@@ -147,24 +152,27 @@ def filled(op: ScriptOp) -> Expr:
     return call(f"{op.args['x_0'].atom}.masked_fill", op.args["mask_0"], value)
 
 
-def made(function: str, *args: object) -> Write:
+def made(function: str) -> Write:
     """Write an op without inputs: it is made in its state."""
+    return lambda op: _made(
+        op, function, placement=op.placement, sbp=Expr(sbp_text(op.states[op.output]))
+    )
 
-    def write(op: ScriptOp) -> Expr:
-        attr = op.op.attr
-        where = {"placement": op.placement, "sbp": Expr(sbp_text(op.states[op.output]))}
-        if function == "arange":
-            kind = "float" if op.dtype.startswith("float") else "integer"
-            values = [attr[f"{kind}_{key}"] for key in ("start", "limit", "delta")]
-        else:
-            floating = attr["is_floating_value"]
-            values = [
-                tuple(attr["shape"]),
-                attr[("floating" if floating else "integer") + "_value"],
-            ]
-        return call(f"flow.{function}", *values, dtype=dtype_text(op.dtype), **where)
 
-    return write
+def made_whole(function: str) -> Write:
+    """Write an op without inputs as a local tensor that has all of it."""
+    return lambda op: _made(op, function, device=op.placement)
+
+
+def _made(op: ScriptOp, function: str, **where: Expr) -> Expr:
+    attr = op.op.attr
+    if function == "arange":
+        kind = "float" if op.dtype.startswith("float") else "integer"
+        values = [attr[f"{kind}_{key}"] for key in ("start", "limit", "delta")]
+    else:
+        floating = attr["is_floating_value"]
+        values = [tuple(attr["shape"]), attr[("floating" if floating else "integer") + "_value"]]
+    return call(f"flow.{function}", *values, dtype=dtype_text(op.dtype), **where)
 
 
 def drawn(op: ScriptOp) -> Expr:

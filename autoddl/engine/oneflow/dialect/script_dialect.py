@@ -17,6 +17,8 @@ from autoddl.engine.oneflow.dialect.runtime_source import functions_of
 from autoddl.engine.oneflow.dialect.script_frame import header, main_function
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
+from autoddl.sbp.program import Op
+from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
 
 
@@ -45,6 +47,9 @@ class OneFlowDialect:
 
     def boxed(self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool) -> Expr:
         return terms.boxed(value, before, after, trained=trained)
+
+    def read(self, value: Expr, op: Op, operand: str, signature: NdSignature) -> Expr:
+        return value
 
     def pinned(self, value: Expr, state: NdSbp) -> Expr:
         """Return `value.to_global(…)` with the same state for the gradient."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from autoddl.codegen.dialect import ScriptContent
@@ -11,8 +13,10 @@ from autoddl.codegen.source.expression import literal, quoted
 from autoddl.codegen.stage_sections import StageSections
 from autoddl.engine.oneflow.dialect.terms import dtype_text, sbp_text
 from autoddl.plan.value import Part
+from autoddl.sbp.state import NdSbp
 
 MAX_LISTED_RANKS = 16
+StateText = Callable[[NdSbp], str]
 _NAMES = "B, P, S = flow.sbp.broadcast, flow.sbp.partial_sum, flow.sbp.split"
 
 # The names that a script has besides those of the model's functions and repeated tables.
@@ -55,20 +59,23 @@ def orders(stages: StageSections) -> str:
 
 def _whole(content: ScriptContent) -> list[str]:
     plan, mesh = content.plan, content.plan.mesh
-    ranks = _ranks(plan.parts[0])
+    of_mesh = ranks(plan.parts[0])
     return [
         _NAMES,
         f"DEVICE = {quoted(plan.device)}",
-        f"RANKS = {ranks}  # mesh {layout.prose(mesh.describe())}",
+        f"RANKS = {of_mesh}  # mesh {layout.prose(mesh.describe())}",
         "PLACEMENT = flow.placement(DEVICE, RANKS)",
         *([f"MICRO_BATCHES = {plan.micro_batches}  # of a step"] if plan.pipelined else []),
         f"WHOLE = [{', '.join('B' * mesh.ndim)}]  # every device has the whole tensor",
-        *_variables(
+        *variables(
             content,
+            sbp_text,
             "Parameters by their names in the model: state, # shape.",
             "What is not trained: buffers and frozen parameters.",
         ),
-        *_inputs(content, "Inputs: shape, dtype, state, and what whole numbers are below."),
+        *inputs(
+            content, sbp_text, "Inputs: shape, dtype, state, and what whole numbers are below."
+        ),
     ]
 
 
@@ -82,18 +89,20 @@ def _staged(content: ScriptContent, stages: StageSections) -> list[str]:
         f"STAGES = {count}",
         f"MICRO_BATCHES = {plan.micro_batches}  # of a step",
         "RANKS = [  # by stage",
-        *(f"    {_ranks(p)},  # mesh {layout.prose(p.mesh.describe())}" for p in plan.parts),
+        *(f"    {ranks(p)},  # mesh {layout.prose(p.mesh.describe())}" for p in plan.parts),
         "]",
         "PLACEMENTS = [flow.placement(DEVICE, ranks) for ranks in RANKS]",
         "STAGE = [flow.env.get_rank() in np.ravel(ranks) for ranks in RANKS].index(True)  # of this rank",
         *([f"RECOMPUTED = {again}{note}"] if again else []),
-        *_variables(
+        *variables(
             content,
+            sbp_text,
             "Parameters by their names in the model: (stage, state), # shape.",
             "What is not trained, likewise.",
         ),
-        *_inputs(
+        *inputs(
             content,
+            sbp_text,
             "Inputs of a micro-batch: stage, shape, dtype, state, what whole numbers are below.",
         ),
         "",
@@ -106,7 +115,9 @@ def _staged(content: ScriptContent, stages: StageSections) -> list[str]:
     ]
 
 
-def _variables(content: ScriptContent, trained: str, others: str) -> list[str]:
+def variables(
+    content: ScriptContent, state_text: StateText, trained: str, others: str
+) -> list[str]:
     """Return the tables of what is trained and what is not, with these comments."""
     plan, program, stages = content.plan, content.plan.program, content.stages
     prefix = f"{content.top}." if content.top else ""
@@ -115,7 +126,7 @@ def _variables(content: ScriptContent, trained: str, others: str) -> list[str]:
         rows = [
             folded_tables.VariableRow(
                 tensor[len(prefix) :],
-                sbp_text(plan.variables[tensor]),
+                state_text(plan.variables[tensor]),
                 literal(program.tensor[tensor].shape),
                 None if stages is None else stages.stage_of(tensor),
             )
@@ -127,12 +138,12 @@ def _variables(content: ScriptContent, trained: str, others: str) -> list[str]:
     return lines
 
 
-def _inputs(content: ScriptContent, note: str) -> list[str]:
+def inputs(content: ScriptContent, state_text: StateText, note: str) -> list[str]:
     state = {item.name: item.state for item in content.plan.inputs}
     rows = []
     for item in content.inputs:
         where = [] if content.stages is None else [literal(content.stages.stage_of(item.tensor))]
-        facts = [literal(item.shape), quoted(item.dtype), sbp_text(state[item.tensor])]
+        facts = [literal(item.shape), quoted(item.dtype), state_text(state[item.tensor])]
         value = f"({', '.join([*where, *facts, literal(item.below)])})"
         rows += layout.entry(f"{quoted(item.name)}: ", value)
     return layout.table("INPUTS", note, rows)
@@ -150,7 +161,7 @@ def _transfers(stages: StageSections) -> list[str]:
     return rows
 
 
-def _ranks(part: Part) -> str:
+def ranks(part: Part) -> str:
     """Return the ranks of a part, nested as its mesh is."""
     first, size, shape = part.ranks[0], part.mesh.size, part.mesh.shape
     if size <= MAX_LISTED_RANKS:

@@ -30,7 +30,7 @@ def train(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     optimizer = script.make_optimizer(params, case["learning_rate"])
     staged = hasattr(script, "STAGE")
     first = next(script.batches(case["data"]))
-    parts = [] if staged else [tuple(tensor.to_local().shape) for tensor in first]
+    parts = [] if staged else [tuple(shard(tensor).shape) for tensor in first]
     losses, stream = [], script.batches(case["data"])
     for _ in range(case["steps"]):
         if hasattr(script, "MICRO_BATCHES") and not staged:
@@ -49,6 +49,11 @@ def train(case: dict[str, Any], folder: Path) -> dict[str, Any]:
         "unplanned": getattr(script, "UNPLANNED", None),
         "parts": parts,
     }
+
+
+def shard(tensor: flow.Tensor) -> flow.Tensor:
+    """Return what this rank has of a tensor; scripts over shares have local ones."""
+    return tensor.to_local() if tensor.is_global else tensor
 
 
 if __name__ == "__main__":

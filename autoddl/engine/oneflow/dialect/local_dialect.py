@@ -1,0 +1,215 @@
+"""Scripts over shares: local tensors, and explicit collectives, each with its dual in the backward pass.
+
+Global tensors cut evenly. So every rank holds its shards as local tensors, ops are written with the sizes
+that this rank has, and functions of `runtime.local_model` say what goes between ranks. Autograd knows
+nothing of other ranks: the gradient of what all places of an axis read whole, while they compute
+different parts, is a summand on each, and is added up where it is read.
+
+Example: y (S0) = matmul(x (S0), w (B)) is `flow.matmul(x, summed_back(w, 0))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from autoddl.codegen.dialect import Dialect, ScriptContent
+from autoddl.codegen.source import source_lines as layout
+from autoddl.codegen.source.expression import Expr, call, literal, quoted
+from autoddl.codegen.templates import ScriptOp, Template
+from autoddl.engine.oneflow.dialect import layer_writers as layer
+from autoddl.engine.oneflow.dialect import op_writers as w
+from autoddl.engine.oneflow.dialect import script_tables
+from autoddl.engine.oneflow.dialect.op_templates import TEMPLATES
+from autoddl.engine.oneflow.dialect.optimizer_text import optimizer_text, schedule_text
+from autoddl.engine.oneflow.dialect.runtime_source import functions_of
+from autoddl.engine.oneflow.dialect.script_frame import header, main_function
+from autoddl.errors import AutoDDLError
+from autoddl.plan.value import PlanValue
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Op
+from autoddl.sbp.rules.candidates import NdSignature
+from autoddl.sbp.shares import Shares
+from autoddl.sbp.state import B, NdSbp
+
+_FUNCTIONS = (
+    "groups", "own", "lengths", "padded", "collective", "summed", "gathered", "sliced", "scattered",
+    "exchanged", "stretched", "first_only", "along", "dual", "moved", "boxed", "summed_back", "as_local",
+    "as_whole",
+)  # fmt: skip
+_NAMES = frozenset({"GROUPS", "LOSS", "PLACE", "SHARES", *_FUNCTIONS})
+
+# Ops that look at where their shard begins, by the operand and dim (from the end where negative) that
+# therefore stays whole.
+_BY_PLACE: Mapping[str, tuple[tuple[str, int], ...]] = {
+    "embedding": (("weight_0", 0),),
+    "nll": (("input_0", -1),),
+    "sparse_softmax_cross_entropy": (("prediction_0", -1),),
+    "one_hot": (("out_0", -1),),
+    "tril": (("in_0", -1), ("in_0", -2)),
+    "triu": (("in_0", -1), ("in_0", -2)),
+}
+_ALONG_AXIS = {"gather": ("in_0", "axis"), "dim_gather": ("input_0", "dim")}
+_UNWRITTEN = ("normalization", "dropout", "bernoulli", "uniform", "normal", "randperm")
+
+
+def sized(name: str, operand: str, attr: str) -> Callable[[ScriptOp], Expr]:
+    """Write an op that is given the sizes of its result, of which a rank has its own."""
+
+    def write(op: ScriptOp) -> Expr:
+        sizes = _own(op.op.attr[attr], op.states[op.output])
+        if not sizes:
+            return call("flow.reshape", op.args[operand], ())
+        return call(f"{op.args[operand].atom}.{name}", *sizes)
+
+    return write
+
+
+def _own(sizes: tuple[int, ...], state: NdSbp) -> list[object]:
+    """Return sizes of a logical shape as a rank has them: `own(48, 0)` of what axis 0 cuts."""
+    cutting = {dim: state.cutting(dim) for dim in range(len(sizes))}
+    return [
+        call("own", size, *cutting[dim]) if cutting[dim] else size for dim, size in enumerate(sizes)
+    ]
+
+
+def made(function: str) -> Callable[[ScriptOp], Expr]:
+    """Write an op without inputs: all make it whole, and keep what is theirs."""
+    whole = w.made_whole(function)
+
+    def write(op: ScriptOp) -> Expr:
+        state = op.states[op.output]
+        if all(entry == B for entry in state):
+            return whole(op)
+        before = Expr(state_text(NdSbp(B for _ in state)))
+        return call("moved", whole(op), before, Expr(state_text(state)))
+
+    return write
+
+
+def counted(op: ScriptOp) -> Expr:
+    """Write the losses of targets, or which of them count."""
+    return layer.nll(op, boxed=lambda found, before, after: _boxed(found, before, after))
+
+
+def state_text(state: NdSbp) -> str:
+    """Return a state as a list of the dims that axes cut, "[0, B]"."""
+    return f"[{', '.join(str(s.dim) if s.is_split else s.kind for s in state.executed)}]"
+
+
+def _boxed(value: Expr, before: NdSbp, after: NdSbp) -> Expr:
+    return call("boxed", value, Expr(state_text(before)), Expr(state_text(after)))
+
+
+class LocalDialect:
+    """See Dialect."""
+
+    templates: Mapping[str, Template] = {
+        **TEMPLATES,
+        "reshape": Template(sized("reshape", "in_0", "shape"), "", inline=True),
+        "expand": Template(sized("expand", "in_0", "expand_shape"), "", inline=True),
+        "scalar_mul": Template(w.scaled, "", inline=True),  # a mean of means is none
+        "nll": Template(counted, "losses"),
+        "arange": Template(made("arange"), "positions"),
+        "constant": Template(made("full"), "constant"),
+    }
+    globals: frozenset[str] = script_tables.GLOBALS | _NAMES
+
+    def check(self, plan: PlanValue) -> None:
+        """Raise AutoDDLError for what local tensors can't be written of."""
+        if plan.pipelined:
+            raise AutoDDLError("codegen: stages and micro-batches are not written over shares yet")
+        for op in plan.program.ops:
+            if op.phase == "forward":
+                _check_op(op, plan.program.shapes(op), plan.signatures[op.name])
+
+    def placement(self, *, staged: bool) -> Expr:
+        return Expr("DEVICE")
+
+    def boxed(self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool) -> Expr:
+        if trained:
+            return _boxed(value, before, after)
+        return call("moved", value, Expr(state_text(before)), Expr(state_text(after)))
+
+    def read(self, value: Expr, op: Op, operand: str, signature: NdSignature) -> Expr:
+        """Return what an op reads; its gradient is added up over axes that cut the op, and not this."""
+        cut = [
+            axis
+            for axis, entry in enumerate(signature[operand])
+            if entry == B and any(signature[o][axis] != B for o, _ in op.operands)
+        ]
+        if not cut:
+            return value
+        return Expr(call("summed_back", value, *cut).text, args={"": value})
+
+    def pinned(self, value: Expr, state: NdSbp) -> Expr:
+        return value
+
+    def script(self, content: ScriptContent) -> str:
+        """Return the text of a whole script."""
+        part = [functions_of("module_parameters", "part")]
+        parts = [
+            _tables(content),
+            functions_of("local_model", *_FUNCTIONS),
+            "GROUPS = groups()",
+            *(part if any("part(p" in function for function in content.functions) else []),
+            *content.functions,
+            optimizer_text(content.optimizer, content.top, stages=False, idle=False),
+            *schedule_text(content.optimizer),
+            functions_of("whole_model", "train_step"),
+            functions_of("local_model", "load_parameters", "save_checkpoint", "batches"),
+            main_function(content),
+        ]
+        body = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
+        return header(content.plan, body, content.top) + body
+
+
+def _tables(content: ScriptContent) -> str:
+    plan, mesh = content.plan, content.plan.mesh
+    loss = content.loss_state or NdSbp(B for _ in mesh.axes)
+    return "\n".join(
+        [
+            'B, P = "B", "P"  # the whole tensor; a summand of it',
+            f"DEVICE = {quoted(plan.device)}",
+            f"RANKS = {script_tables.ranks(plan.parts[0])}  # mesh {layout.prose(mesh.describe())}",
+            f"SHARES = {literal(_shares(mesh))}  # of each place of an axis, in units",
+            "PLACE = tuple(int(x[0]) for x in np.nonzero(np.array(RANKS) == flow.env.get_rank()))",
+            f"LOSS = {state_text(loss)}  # the state of the loss",
+            *script_tables.variables(
+                content, state_text,
+                "Parameters by their names in the model: state, # shape.",
+                "What is not trained: buffers and frozen parameters.",
+            ),
+            *script_tables.inputs(
+                content, state_text, "Inputs: shape, dtype, state, and what whole numbers are below."
+            ),
+        ]
+    )  # fmt: skip
+
+
+def _shares(mesh: Mesh) -> list[tuple[int, ...]]:
+    return [
+        cut.units if isinstance(cut, Shares) else (1,) * size
+        for cut, size in zip(mesh.cuts, mesh.shape, strict=True)
+    ]
+
+
+def _check_op(op: Op, shapes: Mapping[str, tuple[int, ...]], signature: NdSignature) -> None:
+    """Raise AutoDDLError for an op that depends on where its shard begins, or draws numbers."""
+    if op.type in _UNWRITTEN:
+        raise AutoDDLError(
+            f"codegen: op {op.name} is a {op.type}, which is not written over shares; plan "
+            "with shares=False"
+        )
+    whole = list(_BY_PLACE.get(op.type, ()))
+    if op.type in _ALONG_AXIS:
+        operand, attr = _ALONG_AXIS[op.type]
+        whole.append((operand, op.attr[attr]))
+    for operand, dim in whole:
+        if operand in signature and signature[operand].cutting(dim % len(shapes[operand])):
+            raise AutoDDLError(
+                f"codegen: {operand} of op {op.name} ({op.type}) is in state {signature[operand]}; over "
+                f"shares its dim {dim} stays whole; plan with shares=False"
+            )
+
+
+LOCAL: Dialect = LocalDialect()

@@ -1,0 +1,248 @@
+"""A script over shares: each rank holds its shards as local tensors and says itself what goes where.
+
+Global tensors cut evenly, so what goes between ranks is padded to the largest shard, and goes over a
+global tensor of one axis. All ranks take part in the collectives of all groups, in one order, which
+OneFlow asks for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import oneflow as flow
+
+DEVICE = "cpu"
+RANKS: list[Any] = [0]
+SHARES = [(1,)]
+PLACE = (0,)
+GROUPS = [[[0]]]
+B, P = "B", "P"
+LOSS: list[Any] = [B]
+PARAMETERS: dict[str, Any] = {}
+BUFFERS: dict[str, Any] = {}
+INPUTS: dict[str, Any] = {}
+
+
+def groups():
+    """Return for each axis the groups of ranks that differ in it alone."""
+    ranks = np.array(RANKS)
+    rows = [np.moveaxis(ranks, axis, -1) for axis in range(ranks.ndim)]
+    return [row.reshape(-1, row.shape[-1]).tolist() for row in rows]
+
+
+def own(length, *axes):
+    """Return how much this rank has of a length that some axes cut."""
+    for axis in axes:
+        length = length // sum(SHARES[axis]) * SHARES[axis][PLACE[axis]]
+    return length
+
+
+def lengths(length, axis):
+    """Return how much each place of an axis has of a length."""
+    return [length // sum(SHARES[axis]) * share for share in SHARES[axis]]
+
+
+def padded(tensor, dim, length):
+    """Return a tensor with zeros behind it, up to a length of one dim."""
+    missing = length - tensor.shape[dim]
+    if missing == 0:
+        return tensor
+    shape = [*tensor.shape]
+    shape[dim] = missing
+    return flow.cat([tensor, flow.zeros(*shape, dtype=tensor.dtype, device=DEVICE)], dim=dim)
+
+
+def collective(tensor, axis, before, after):
+    """Return what a collective over an axis makes of local tensors of one shape in each group."""
+    found = tensor
+    for ranks in GROUPS[axis]:
+        sent = tensor.to_global(placement=flow.placement(DEVICE, ranks), sbp=[before])
+        made = sent.to_global(sbp=[after])
+        if flow.env.get_rank() in ranks:
+            found = made.to_local()
+    return found
+
+
+def summed(tensor, axis):
+    """Return the sum of what the places of an axis have."""
+    return collective(tensor, axis, flow.sbp.partial_sum, flow.sbp.broadcast)
+
+
+def gathered(tensor, axis, dim):
+    """Return all shards of an axis side by side."""
+    unit = tensor.shape[dim] // SHARES[axis][PLACE[axis]]
+    each = [unit * share for share in SHARES[axis]]
+    most = max(each)
+    whole = collective(padded(tensor, dim, most), axis, flow.sbp.split(dim), flow.sbp.broadcast)
+    parts = [whole.narrow(dim, place * most, length) for place, length in enumerate(each)]
+    return flow.cat(parts, dim=dim)
+
+
+def sliced(tensor, axis, dim):
+    """Return this rank's shard of what all places of an axis have."""
+    each, place = lengths(tensor.shape[dim], axis), PLACE[axis]
+    return tensor.narrow(dim, sum(each[:place]), each[place])
+
+
+def scattered(tensor, axis, dim):
+    """Return this rank's shard of the sum of what the places of an axis have."""
+    each = lengths(tensor.shape[dim], axis)
+    parts = [padded(part, dim, max(each)) for part in flow.split(tensor, each, dim=dim)]
+    split = flow.sbp.split(dim)
+    mine = collective(flow.cat(parts, dim=dim), axis, flow.sbp.partial_sum, split)
+    return mine.narrow(dim, 0, each[PLACE[axis]])
+
+
+def exchanged(tensor, axis, dim, other):
+    """Return the shard along another dim, of which each place sends the others their pieces."""
+    unit = tensor.shape[dim] // SHARES[axis][PLACE[axis]]
+    held, wanted = [unit * share for share in SHARES[axis]], lengths(tensor.shape[other], axis)
+    parts = [padded(part, other, max(wanted)) for part in flow.split(tensor, wanted, dim=other)]
+    sent = padded(flow.stack(parts, dim=0), dim + 1, max(held))
+    split = flow.sbp.split
+    came = collective(sent, axis, split(dim + 1), split(0)).squeeze(0)
+    came = came.narrow(other, 0, wanted[PLACE[axis]])
+    parts = [came.narrow(dim, place * max(held), length) for place, length in enumerate(held)]
+    return flow.cat(parts, dim=dim)
+
+
+def stretched(tensor, axis, dim):
+    """Return this rank's shard with zeros where the others have theirs."""
+    unit = tensor.shape[dim] // SHARES[axis][PLACE[axis]]
+    each, place = [unit * share for share in SHARES[axis]], PLACE[axis]
+    shape = [*tensor.shape]
+    parts = []
+    for other, length in enumerate(each):
+        shape[dim] = length
+        zeros = flow.zeros(*shape, dtype=tensor.dtype, device=DEVICE)
+        parts.append(tensor if other == place else zeros)
+    return flow.cat(parts, dim=dim)
+
+
+def first_only(tensor, axis):
+    """Return the value on the first place of an axis, and zeros on the others."""
+    return tensor.clone() if PLACE[axis] == 0 else flow.zeros_like(tensor)
+
+
+def along(tensor, axis, before, after):
+    """Return a tensor whose entry of one axis changes: B, P or the dim that it cuts."""
+    if before == P:
+        return summed(tensor, axis) if after == B else scattered(tensor, axis, after)
+    if before == B:
+        return first_only(tensor, axis) if after == P else sliced(tensor, axis, after)
+    if after == B:
+        return gathered(tensor, axis, before)
+    if after == P:
+        return stretched(tensor, axis, before)
+    return exchanged(tensor, axis, before, after)
+
+
+def dual(state):
+    """Return the state of a gradient, by axis: of summands each place has the whole one."""
+    return [B if entry == P else entry for entry in state]
+
+
+def moved(tensor, before, after):
+    """Return a tensor in another state, axis by axis.
+
+    A dim is cut from the outermost axis inwards, and put together outwards; where axes do both at once
+    all has to be whole in between.
+    """
+    axes = [axis for axis, entry in enumerate(before) if entry != after[axis]]
+    joins = [axis for axis in axes if before[axis] not in (B, P)]
+    cuts = [axis for axis in axes if after[axis] not in (B, P)]
+    if joins and cuts and len(axes) > 1:
+        whole = [B if axis in axes else entry for axis, entry in enumerate(before)]
+        return moved(moved(tensor, before, whole), whole, after)
+    for axis in reversed(axes) if joins else axes:
+        tensor = along(tensor, axis, before[axis], after[axis])
+    return tensor.contiguous()  # updates read the memory of a gradient as it lies there
+
+
+def boxed(tensor, before, after):
+    """Return a tensor in another state; its gradient goes back from the dual of that state."""
+
+    class Boxed(flow.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return moved(x, before, after)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return moved(gradient, dual(after), dual(before))
+
+    return Boxed.apply(tensor)
+
+
+def summed_back(tensor, *axes):
+    """Return a tensor that every place of some axes reads; its gradients are added up over these."""
+
+    class Read(flow.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            for axis in axes:
+                gradient = summed(gradient, axis)
+            return gradient
+
+    return Read.apply(tensor)
+
+
+def as_local(array, state):
+    """Return this rank's shard of an array that every rank has."""
+    return moved(flow.tensor(array, device=DEVICE), [B] * len(state), state)
+
+
+def as_whole(tensor, state=None):
+    """Return the whole of a tensor that is in a state, of the loss by default, as an array."""
+    state = LOSS if state is None else state
+    return moved(tensor.detach(), state, [B] * len(state)).numpy().copy()
+
+
+def load_parameters(path):
+    """Return this rank's shards of the single-device model's state dict.
+
+    What else the file holds (counters of steps, say) stays as it is and is saved again.
+    """
+    stored = flow.load(path)
+    missing = [name for name in {**PARAMETERS, **BUFFERS} if name not in stored]
+    if missing:
+        raise SystemExit(f"{path}: no {missing[0]} in it; save the planned model's state_dict()")
+    params = dict(stored)
+    for name, state in BUFFERS.items():
+        params[name] = as_local(stored[name].numpy(), state)
+    for name, state in PARAMETERS.items():
+        params[name] = flow.nn.Parameter(as_local(stored[name].numpy(), state))
+    return params
+
+
+def save_checkpoint(path, params):
+    """Write a state dict that the single-device model and this script can load."""
+    states = {**PARAMETERS, **BUFFERS}
+    whole = {
+        name: flow.tensor(as_whole(tensor, states[name])) if name in states else tensor
+        for name, tensor in params.items()
+    }
+    if flow.env.get_rank() == 0:
+        flow.save(whole, path)
+
+
+def batches(path):
+    """Yield this rank's parts of batches: the arrays of an .npz file cut up, or random numbers."""
+    arrays = dict(np.load(path)) if path else {}
+    for step in itertools.count():
+        rng, batch = np.random.default_rng(step), []
+        for name, (shape, dtype, state, below) in INPUTS.items():
+            if path:
+                size = shape[0]
+                first = step % max(len(arrays[name]) // size, 1) * size
+                array = arrays[name][first : first + size]
+            else:
+                array = rng.integers(0, below, shape) if below else rng.normal(size=shape)
+            batch.append(as_local(array.astype(dtype), state))
+        yield batch
