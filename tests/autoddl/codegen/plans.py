@@ -8,7 +8,7 @@ from typing import Any
 import autoddl
 from autoddl import codegen
 from autoddl.api import Plan
-from autoddl.engine.oneflow.dialect.script_dialect import DIALECT
+from autoddl.engine.oneflow.adapter import ENGINE
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
 from tests.autoddl.codegen.checked_scripts import CheckedDialect
@@ -28,7 +28,8 @@ UPDATES: dict[str, dict[str, Any]] = {
 
 def generate(plan: PlanValue, *, checked: bool = False, **options: Any) -> str:
     """Return the script of a plan in OneFlow's dialect; one that is `checked` tests all states."""
-    return codegen.generate(plan, CheckedDialect() if checked else DIALECT, **options)
+    dialect = CheckedDialect() if checked else ENGINE.dialect_of(plan)
+    return codegen.generate(plan, dialect, **options)
 
 
 def planned(program: Program, mesh: str, search: str = "SUMMA") -> Plan:

@@ -15,6 +15,8 @@ from autoddl.codegen.source.expression import Expr, call, quoted
 from autoddl.codegen.templates import Template
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
+from autoddl.sbp.program import Op
+from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
 from tests.autoddl.codegen.plans import planned
 from tests.support.pipelines import in_stages
@@ -43,6 +45,9 @@ class OtherDialect:
 
     def boxed(self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool) -> Expr:
         return call("eng.reshard", value, str(before), str(after), trained)
+
+    def read(self, value: Expr, op: Op, operand: str, signature: NdSignature) -> Expr:
+        return value
 
     def pinned(self, value: Expr, state: NdSbp) -> Expr:
         return value

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,14 @@ import pytest
 import autoddl
 from autoddl.api import Plan
 from autoddl.codegen.script_facts import inputs_of
+from autoddl.engine.oneflow.model.script_model import SCRIPT as SCRIPTS
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.pipeline.one_f_one_b import one_f_one_b
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.in_parts.sync_batchnorm import synchronised
+from autoddl.search.baselines import BASELINES
 from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.lib.oneflow_problems import build
 from tests.autoddl.codegen import functional_models
@@ -66,7 +67,7 @@ class Case:
     def ranks(self) -> int:
         """Return how many ranks the plan is for."""
         meshes = self.parts or (self.mesh,) * self.stages
-        return sum(prod(map(int, mesh.split("x"))) for mesh in meshes)
+        return sum(Mesh.parse(mesh).size for mesh in meshes)
 
 
 def four_levels(module: str) -> int | None:
@@ -108,6 +109,11 @@ CASES = (
     Case("mlp_2_1_1", "mlp", "", "", 3, 4, parts=("2", "1", "1"), checked=True),
     Case("transgan_1_2_1", "transgan", "", "", 3, 3, sizes=ONE_BLOCK, parts=("1", "2", "1")),
     Case("mlp_3d_checked", "mlp", "2x2x1", checked=True),  # an axis of one device is an axis, too
+    # with local tensors: baselines, or random states
+    Case("gpt_by_3_1", "gpt", "2:3/1", "ZeRO 2", sizes=(("layers", 1),)),
+    Case("gpt_by_2_1_1", "gpt", "3:2/1/1", "Megatron", sizes=(("layers", 1),)),
+    Case("vgg_by_3_1_random", "vgg", "2:3/1", ""),
+    Case("mlp_by_3_1_x_2_random", "mlp", "2:3/1x2", "", sizes=(("optimizer", "adamw"),)),
 )
 Seen = Callable[[Case], list[dict[str, Any]]]
 
@@ -124,9 +130,12 @@ def prepare(case: Case, folder: Path) -> dict[str, Any]:
         graph.model.to(flow.nn.Module).to(flow.float64)
         inputs = tuple(t.to(flow.float64) if t.is_floating_point() else t for t in inputs)
     mesh = case.mesh or "1"  # with parts only the program of this plan is taken
-    plan = autoddl.optimize(
-        graph, *inputs, mesh=mesh, search=case.search if case.mesh else "data parallel"
-    )
+    if ":" in mesh:
+        plan = by_shares(autoddl.capture(graph, *inputs), mesh, case.search)
+    else:
+        plan = autoddl.optimize(
+            graph, *inputs, mesh=mesh, search=case.search if case.mesh else "data parallel"
+        )
     if case.uneven is not None:  # the same states, whose shards are now of different sizes
         graph, inputs = functional_models.build(case.model, **sizes, batch=case.uneven)
         plan = at_shapes(plan, autoddl.capture(graph, *inputs))
@@ -166,6 +175,14 @@ def random_plan(program: Program, mesh: str) -> Plan:
     """Return a plan of random states."""
     problem = build(program, Mesh.parse(mesh), profiles.load(None))
     return Plan.of(make_plan(problem, problem.result("random", random_assignment(problem, 2))))
+
+
+def by_shares(program: Program, mesh: str, search: str) -> Plan:
+    """Return the plan of a baseline over shares, or one of random states."""
+    problem = build(program, Mesh.parse(mesh), profiles.load(None), engine=SCRIPTS)
+    found = BASELINES[search](problem) if search else random_assignment(problem, 2)
+    assert found is not None
+    return Plan.of(make_plan(problem, problem.result("by hand", found)))
 
 
 def at_shapes(plan: Plan, program: Any) -> Plan:
