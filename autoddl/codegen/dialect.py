@@ -12,9 +12,9 @@ Example: of x in (S0, B) that a reader wants in (B, B) OneFlow's dialect makes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from autoddl.codegen.optimizer_facts import Optimizer
 from autoddl.codegen.script_facts import Input
@@ -22,9 +22,9 @@ from autoddl.codegen.source.expression import Expr
 from autoddl.codegen.stage_sections import StageSections
 from autoddl.codegen.templates import Template
 from autoddl.plan.value import PlanValue
-from autoddl.sbp.program import Op
-from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
+
+Axes: TypeAlias = Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,19 @@ class Dialect(Protocol):
     def placement(self, *, staged: bool) -> Expr:
         """Return the devices on which an op without inputs makes its output."""
 
-    def boxed(self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool) -> Expr:
-        """Return a value in another state; with `trained` a gradient comes back through it."""
+    def boxed(
+        self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool, late: Axes = ()
+    ) -> Expr:
+        """Return a value in another state; with `trained` a gradient comes back through it.
 
-    def read(self, value: Expr, op: Op, operand: str, signature: NdSignature) -> Expr:
-        """Return a value as an op reads it; the same where the engine adds up gradients by itself."""
+        Over the axes that are `late` the gradient comes as summands.
+        """
+
+    def read(self, value: Expr, axes: Axes) -> Expr:
+        """Return a value as an op reads it whose gradient is a summand on each place of some axes.
+
+        The same where the engine adds up gradients by itself.
+        """
 
     def pinned(self, value: Expr, state: NdSbp) -> Expr:
         """Return a value whose gradient comes in the dual of its state, too."""

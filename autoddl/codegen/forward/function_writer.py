@@ -133,10 +133,9 @@ class FunctionWriter:
         )
 
     def _read(self, op: Op, operand: str, value: Expr) -> Expr:
-        program, signature = self.section.program, self.section.plan.signatures[op.name]
-        if not program.tensor[dict(op.inputs)[operand]].dtype.startswith(("float", "bfloat")):
-            return value
-        return self.frame.dialect.read(value, op, operand, signature)
+        late = self.section.late_axes(self.section.reads(op)[operand])
+        axes = [axis for axis in self.section.summed_axes(op, operand) if axis not in late]
+        return self.frame.dialect.read(value, axes)
 
     def _flow(self, arguments: Sequence[str]) -> str:
         """Return what goes in and out, for the docstring: "x (8, 32) in (S0, B) → …"."""
@@ -204,7 +203,8 @@ class FunctionWriter:
         before, after = section.state(source), section.state(value)
         yield Comment(reason(section, self.module, value, before, after))
         text, trained = state.text(source), section.is_trained(value)
-        boxed = self.frame.dialect.boxed(text, before, after, trained=trained)
+        late = section.late_axes(value)
+        boxed = self.frame.dialect.boxed(text, before, after, trained=trained, late=late)
         yield Assign((state.boxed(value),), boxed.text)
 
     def _nested(self, steps: Sequence[FunctionStep]) -> set[str]:

@@ -17,7 +17,9 @@ from autoddl.plan.value import PlanValue
 from autoddl.sbp.layout import OUTPUT
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Program
-from autoddl.sbp.state import NdSbp
+from autoddl.sbp.state import B, NdSbp
+
+_REAL = ("float", "bfloat")
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,33 @@ class Section:
 
     def is_trained(self, value: Value) -> bool:
         """Tell whether a gradient may flow through a value: whether it is a real number at all."""
-        return self.program.tensor[value.tensor].dtype.startswith(("float", "bfloat"))
+        return self.program.tensor[value.tensor].dtype.startswith(_REAL)
+
+    def summed_axes(self, op: Op, operand: str) -> tuple[int, ...]:
+        """Return the axes that cut an op and not an operand: its gradients add up over them."""
+        signature = self.plan.signatures[op.name]
+        if not self.program.tensor[dict(op.inputs)[operand]].dtype.startswith(_REAL):
+            return ()
+        return tuple(
+            axis
+            for axis, entry in enumerate(signature[operand])
+            if entry == B and any(signature[o][axis] != B for o, _ in op.operands)
+        )
+
+    def late_axes(self, value: Value) -> tuple[int, ...]:
+        """Return the axes over which gradients of a redistributed value are added up as it goes back.
+
+        That is so where all that read it leave summands; then what is cut gets its part of the sum.
+        """
+        if not value.path or value in self.boxed or value in self.results:
+            return ()
+        reads = [
+            set(self.summed_axes(op, operand))
+            for op in self.readers.get(value, ())
+            for operand, read in self.reads(op).items()
+            if read == value
+        ]
+        return tuple(sorted(set.intersection(*reads))) if reads else ()
 
     def _resolved(self, value: Value) -> Value:
         same = self._same.get(value.tensor)

@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from autoddl import codegen
-from autoddl.codegen.dialect import Dialect, ScriptContent
+from autoddl.codegen.dialect import Axes, Dialect, ScriptContent
 from autoddl.codegen.source.expression import Expr, call, quoted
 from autoddl.codegen.templates import Template
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
-from autoddl.sbp.program import Op
-from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
 from tests.autoddl.codegen.plans import planned
 from tests.support.pipelines import in_stages
@@ -43,10 +41,12 @@ class OtherDialect:
     def placement(self, *, staged: bool) -> Expr:
         return Expr("eng.devices")
 
-    def boxed(self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool) -> Expr:
+    def boxed(
+        self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool, late: Axes = ()
+    ) -> Expr:
         return call("eng.reshard", value, str(before), str(after), trained)
 
-    def read(self, value: Expr, op: Op, operand: str, signature: NdSignature) -> Expr:
+    def read(self, value: Expr, axes: Axes) -> Expr:
         return value
 
     def pinned(self, value: Expr, state: NdSbp) -> Expr:

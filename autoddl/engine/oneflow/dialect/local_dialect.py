@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from autoddl.codegen.dialect import Dialect, ScriptContent
+from autoddl.codegen.dialect import Axes, Dialect, ScriptContent
 from autoddl.codegen.source import source_lines as layout
 from autoddl.codegen.source.expression import Expr, call, literal, quoted
 from autoddl.codegen.templates import ScriptOp, Template
@@ -125,21 +125,20 @@ class LocalDialect:
     def placement(self, *, staged: bool) -> Expr:
         return Expr("DEVICE")
 
-    def boxed(self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool) -> Expr:
+    def boxed(
+        self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool, late: Axes = ()
+    ) -> Expr:
+        if trained and late:
+            states = Expr(state_text(before)), Expr(state_text(after))
+            return call("boxed", value, *states, late=tuple(late))
         if trained:
             return _boxed(value, before, after)
         return call("moved", value, Expr(state_text(before)), Expr(state_text(after)))
 
-    def read(self, value: Expr, op: Op, operand: str, signature: NdSignature) -> Expr:
-        """Return what an op reads; its gradient is added up over axes that cut the op, and not this."""
-        cut = [
-            axis
-            for axis, entry in enumerate(signature[operand])
-            if entry == B and any(signature[o][axis] != B for o, _ in op.operands)
-        ]
-        if not cut:
+    def read(self, value: Expr, axes: Axes) -> Expr:
+        if not axes:
             return value
-        return Expr(call("summed_back", value, *cut).text, args={"": value})
+        return Expr(call("summed_back", value, *axes).text, args={"": value})
 
     def pinned(self, value: Expr, state: NdSbp) -> Expr:
         return value

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autoddl.codegen.dialect import Dialect, ScriptContent
+from autoddl.codegen.dialect import Axes, Dialect, ScriptContent
 from autoddl.codegen.source.expression import Expr
 from autoddl.codegen.templates import Template
 from autoddl.engine.oneflow.dialect import script_tables, terms
@@ -17,8 +17,6 @@ from autoddl.engine.oneflow.dialect.runtime_source import functions_of
 from autoddl.engine.oneflow.dialect.script_frame import header, main_function
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
-from autoddl.sbp.program import Op
-from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
 
 
@@ -45,10 +43,12 @@ class OneFlowDialect:
     def placement(self, *, staged: bool) -> Expr:
         return Expr("PLACEMENTS[STAGE]" if staged else "PLACEMENT")
 
-    def boxed(self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool) -> Expr:
+    def boxed(
+        self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool, late: Axes = ()
+    ) -> Expr:
         return terms.boxed(value, before, after, trained=trained)
 
-    def read(self, value: Expr, op: Op, operand: str, signature: NdSignature) -> Expr:
+    def read(self, value: Expr, axes: Axes) -> Expr:
         return value
 
     def pinned(self, value: Expr, state: NdSbp) -> Expr:

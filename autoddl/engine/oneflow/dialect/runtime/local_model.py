@@ -123,6 +123,7 @@ def stretched(tensor, axis, dim):
 
 def first_only(tensor, axis):
     """Return the value on the first place of an axis, and zeros on the others."""
+    # The tensor itself would be a parameter without a gradient, as the result of an autograd function.
     return tensor.clone() if PLACE[axis] == 0 else flow.zeros_like(tensor)
 
 
@@ -158,11 +159,15 @@ def moved(tensor, before, after):
         return moved(moved(tensor, before, whole), whole, after)
     for axis in reversed(axes) if joins else axes:
         tensor = along(tensor, axis, before[axis], after[axis])
-    return tensor.contiguous()  # updates read the memory of a gradient as it lies there
+    return tensor
 
 
-def boxed(tensor, before, after):
-    """Return a tensor in another state; its gradient goes back from the dual of that state."""
+def boxed(tensor, before, after, late=()):
+    """Return a tensor in another state; its gradient goes back from the dual of that state.
+
+    Over the axes that are `late` all places have summands of it.
+    """
+    back = [P if axis in late else entry for axis, entry in enumerate(dual(after))]
 
     class Boxed(flow.autograd.Function):
         @staticmethod
@@ -171,7 +176,7 @@ def boxed(tensor, before, after):
 
         @staticmethod
         def backward(ctx, gradient):
-            return moved(gradient, dual(after), dual(before))
+            return moved(gradient, back, dual(before))
 
     return Boxed.apply(tensor)
 
@@ -217,7 +222,10 @@ def load_parameters(path):
     for name, state in BUFFERS.items():
         params[name] = as_local(stored[name].numpy(), state)
     for name, state in PARAMETERS.items():
-        params[name] = flow.nn.Parameter(as_local(stored[name].numpy(), state))
+        shard = as_local(
+            stored[name].numpy(), state
+        ).clone()  # of a view views would begin elsewhere
+        params[name] = flow.nn.Parameter(shard)
     return params
 
 

@@ -1,0 +1,80 @@
+"""Move tensors between all states over shares, forward and backward, and note what came out wrong.
+
+Arguments: a file for rank 0's findings, and a mesh such as 2:3/1x2.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import oneflow as flow
+
+from autoddl.engine.oneflow.dialect.runtime import local_model as script
+from autoddl.sbp.boxing import boxing
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.shards import all_states, shard_slices
+from autoddl.sbp.shares import Shares
+from autoddl.sbp.state import NdSbp
+
+SHAPE = (8, 16)
+
+
+def main(file: Path, mesh: Mesh) -> None:
+    rank = flow.env.get_rank()
+    script.RANKS = np.arange(mesh.size).reshape(mesh.shape).tolist()
+    script.SHARES = [
+        cut.units if isinstance(cut, Shares) else (1,) * n
+        for cut, n in zip(mesh.cuts, mesh.shape, strict=True)
+    ]
+    script.PLACE = mesh.coords(rank)
+    script.GROUPS = script.groups()
+    whole = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+    states, wrong, tried = list(all_states(SHAPE, mesh.cuts)), [], 0
+    for src, dst in itertools.permutations(states, 2):
+        if boxing(src, dst, SHAPE, mesh.cuts) is None:
+            continue
+        tried += 1
+        for name, right in check(whole, src, dst, mesh).items():
+            everywhere = flow.tensor([float(right)]).to_global(
+                placement=flow.placement("cpu", list(range(mesh.size))), sbp=flow.sbp.split(0)
+            )
+            if float(everywhere.numpy().min()) == 0.0:
+                wrong.append(f"{name} {src} {dst}")
+    if rank == 0:
+        file.write_text(json.dumps({"tried": tried, "wrong": wrong}))
+
+
+def check(whole: np.ndarray, src: NdSbp, dst: NdSbp, mesh: Mesh) -> dict[str, bool]:
+    """Return whether this rank has its part of the tensor, and of the gradient."""
+    before, after = map(entries, (src, dst))
+    start = script.as_local(whole, before).requires_grad_()
+    made = script.boxed(start, before, after)
+    factor = np.arange(whole.size, dtype=np.float32).reshape(whole.shape)
+    goes_back = script.as_local(factor, script.dual(after))
+    (made * goes_back).sum().backward()
+    back = script.as_whole(start.grad, script.dual(before))
+    own = made.detach().numpy()
+    held = (
+        whole[shard_slices(SHAPE, dst, mesh.cuts, mesh.coords(flow.env.get_rank()))]
+        if not any(s.is_partial for s in dst)
+        else own
+    )
+    return {
+        "forward": np.allclose(script.as_whole(made, after), whole, atol=1e-5)
+        and held.shape == own.shape
+        and np.allclose(held, own, atol=1e-5),
+        "backward": np.allclose(back, factor, atol=1e-3),
+    }
+
+
+def entries(state: NdSbp) -> list[object]:
+    """Return a state as scripts write it."""
+    return [s.dim if s.is_split else s.kind for s in state]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Mesh.parse(sys.argv[2]))
