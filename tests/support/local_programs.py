@@ -13,10 +13,9 @@ from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.sbp.local_program.instructions import LocalProgram
 from autoddl.sbp.local_program.local_lowering import lower
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.numpy_oracle.simulated_ops import on_one_device
-from autoddl.sbp.numpy_oracle.simulated_tensors import Array
+from autoddl.sbp.numpy_oracle.simulated_program import execute
+from autoddl.sbp.numpy_oracle.simulated_tensors import Array, assemble, close, shard
 from autoddl.sbp.program import Program
-from autoddl.sbp.rules.registry import OpView
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.baselines import BASELINES
 from autoddl.search.network.cost_network import CostNetwork
@@ -24,6 +23,7 @@ from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.lib.oneflow_problems import build
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
+from tests.support.simulated import run_program
 from tests.support.zoo import ZOO
 
 # What the engine's optimizer ops have, and those of programs that are made by hand lack.
@@ -42,15 +42,21 @@ MESHES = ("2", "4", "2x2", "2:3/1", "2:3/1x2", "2x2:3/1", "3:2/1/1")
 def program_of(name: str) -> Program:
     """Return a training step, made by hand or captured from a model of the zoo at its toy size."""
     if name in BY_HAND or name == SMALL:
-        program = BY_HAND[name]() if name in BY_HAND else mlp(8, (8, 8, 8), act="gelu")
-        ops = (replace(op, attrs=tuple(sorted({**_UPDATES, **op.attr}.items()))) if op.is_update
-               else op for op in program.ops)  # fmt: skip
-        return replace(program, ops=tuple(ops))
+        return updatable(BY_HAND[name]() if name in BY_HAND else mlp(8, (8, 8, 8), act="gelu"))
     import autoddl
     from experiments import models
 
     graph, inputs = models.build(name)
     return autoddl.capture(graph, *inputs)
+
+
+def updatable(program: Program) -> Program:
+    """Return a program made by hand with what references of updates read."""
+    ops = (
+        replace(op, attrs=tuple(sorted({**_UPDATES, **op.attr}.items()))) if op.is_update else op
+        for op in program.ops
+    )
+    return replace(program, ops=tuple(ops))
 
 
 @cache
@@ -82,11 +88,21 @@ def whole_values(program: Program, rng: np.random.Generator) -> dict[str, Array]
     return found
 
 
-def one_device(program: Program, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Return all tensors after a step with the rules' references; what is updated has its new value."""
-    known = dict(values)
-    for op in program.ops:
-        view = OpView.of(op, program.shapes(op))
-        results = on_one_device(view, {name: known[tensor] for name, tensor in op.inputs})
-        known |= {tensor: results[name] for name, tensor in op.operands if name in results}
-    return known
+def unlike(local: LocalProgram, values: Mapping[str, Array]) -> list[str]:
+    """Return what simulated ranks hold in the end that is not what one device has."""
+    rng, cuts, tensor = np.random.default_rng(1), local.mesh.cuts, local.program.tensor
+    begun = [each.property for each in local.given]
+    found = execute(local, {name: shard(values[name], s, cuts, rng) for name, s in begun})
+    expected = run_program(local.program, values, updates=True)
+    assert {held.tensor for held in found} == set(expected)
+    kept = {each.property for each in local.kept}
+    updated = {held.tensor for held in kept} - {*local.program.outputs}
+    checked = [held for held in found if held in kept or held.tensor not in updated]
+    return [
+        str(held)
+        for held in checked  # in other states what is updated is as it was before
+        if not close(
+            assemble(found[held], held.state, cuts, tensor[held.tensor].shape),
+            expected[held.tensor],
+        )
+    ]

@@ -19,7 +19,8 @@ from autoddl.sbp.numpy_oracle.simulated_tensors import Array, Locals, assemble, 
 from autoddl.sbp.program import Tensor
 from autoddl.sbp.shards import all_states
 from autoddl.sbp.state import NdSbp
-from tests.support.local_programs import MODELS, local_program, one_device, whole_values
+from tests.support.local_programs import MODELS, local_program, whole_values
+from tests.support.simulated import run_program
 
 MESHES = ("2:3/1", "3:2/1/1", "2:3/1x2", "2x2:3/1")
 
@@ -56,7 +57,7 @@ def test_slopes_of_ranks_make_the_gradient(mesh: str, seed: int) -> None:
     """By finite differences in what each rank holds of a bias, behind which are other layers."""
     local = local_program("mlp of 8", mesh, seed)
     part, values = forward_part(local), whole_values(local.program, np.random.default_rng(0))
-    expected = one_device(local.program, values)
+    expected = run_program(local.program, values)
     for name in ("model.fc1.bias", "model.fc2.bias"):
         state = next(h.property.state for h in local.given if h.property.tensor == name)
         found = slopes(local, part, values, name)

@@ -7,35 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoddl.sbp.local_program.instructions import Communication, LocalProgram, LocalTensor
-from autoddl.sbp.numpy_oracle.simulated_program import execute
-from autoddl.sbp.numpy_oracle.simulated_tensors import Array, Locals, assemble, close, shard
+from autoddl.sbp.local_program.instructions import Communication, LocalTensor
+from autoddl.sbp.numpy_oracle.simulated_tensors import close
 from autoddl.sbp.state import NdSbp
-from tests.support.local_programs import MODELS, local_program, one_device, program_of, whole_values
+from tests.support.local_programs import MODELS, local_program, program_of, unlike, whole_values
+from tests.support.simulated import run_program
 
 MESHES = ("2:3/1", "3:2/1/1", "2:3/1x2", "2x2:3/1")
-
-
-def given(local: LocalProgram, values: dict[str, Array]) -> dict[str, Locals]:
-    rng, cuts = np.random.default_rng(1), local.mesh.cuts
-    held = [each.property for each in local.given]
-    return {name: shard(values[name], state, cuts, rng) for name, state in held}
-
-
-def unlike(local: LocalProgram, values: dict[str, Array]) -> list[str]:
-    """Return what is held in the end and is not what one device has."""
-    expected, found = one_device(local.program, values), execute(local, given(local, values))
-    kept = {each.property for each in local.kept}
-    updated = {p.tensor for p in kept} - {*local.program.outputs}
-    wrong = []
-    for held, locals_ in found.items():
-        if held in kept or held.tensor not in updated:  # others are as before the update
-            shape = local.program.tensor[held.tensor].shape
-            whole = assemble(locals_, held.state, local.mesh.cuts, shape)
-            if not close(whole, expected[held.tensor]):
-                wrong.append(str(held))
-    assert {held.tensor for held in found} >= set(expected)
-    return wrong
 
 
 @pytest.mark.parametrize("mesh", MESHES)
@@ -49,7 +27,7 @@ def test_ranks_have_the_tensors_of_one_device(name: str, mesh: str) -> None:
 def test_updates_change_what_is_kept() -> None:
     local = local_program("mlp", "2:3/1", 1)
     values = whole_values(local.program, np.random.default_rng(0))
-    expected = one_device(local.program, values)
+    expected = run_program(local.program, values, updates=True)
     for parameter in local.program.parameters:
         for name in (parameter.tensor, *parameter.states):
             assert not close(values[name], expected[name])
