@@ -93,14 +93,13 @@ class Computation:
             AutoDDLError: the signature cuts an operand unevenly, or in strides.
         """
         held = {o: LocalTensor.of(program.tensor[t], signature[o], mesh) for o, t in op.operands}
-        changed = [o for o, _ in op.operands if o in written(program, op)]
-        whole = program.shapes(op)
+        changed, whole = written(program, op), program.shapes(op)
         attributes = tuple(
             _local_attributes(op, {o: (whole[o], h.shape(rank)) for o, h in held.items()})
             for rank in range(mesh.size)
         )
-        results = [*(o for o, _ in op.outputs), *changed]
         reads = tuple((o, held[o]) for o, _ in op.inputs)
+        results = (*(o for o, _ in op.outputs), *(o for o, _ in op.inputs if o in changed))
         return cls(op.name, op.type, reads, tuple((o, held[o]) for o in results), attributes)
 
     def __str__(self) -> str:
