@@ -18,18 +18,20 @@ from autoddl.sbp.state import NdSbp
 from tests.support.simulated_boxings import run_boxing
 
 
-def run_program(program: Program, values: Mapping[str, Array]) -> dict[str, Array]:
+def run_program(
+    program: Program, values: Mapping[str, Array], *, updates: bool = False
+) -> dict[str, Array]:
     """Run forward and backward of a captured step on one device, with the rules' references.
 
     `values` has the inputs and variables as whole arrays by tensor name; all tensors are returned.
-    What ops update in place has its new value.
+    What ops update in place has its new value, parameters where `updates` are run, too.
 
     Raises:
         RuleError: an op type has no rule.
     """
     known = dict(values)
     for op in program.ops:
-        if op.phase != "optimizer":
+        if updates or op.phase != "optimizer":
             view = OpView.of(op, program.shapes(op))
             results = on_one_device(view, {name: known[tensor] for name, tensor in op.inputs})
             known |= {tensor: results[name] for name, tensor in op.operands if name in results}
