@@ -10,17 +10,16 @@ Source: HAP (seed 001), sharding ratios: a linear program over real ones, altern
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import product
 
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.roofline import OpWork, device_s
 from autoddl.planner.request import Request
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
+from autoddl.sbp.shares import unit_vectors
 from autoddl.sbp.state import broadcast
 
 MOST_UNITS = 16  # of all nodes together: batches are rarely divided by more
@@ -55,12 +54,9 @@ def share_vectors(
         return max(seconds[kind] * n for kind, n in vector.items()) / _units(vector, kinds)
 
     even = takes_s(dict.fromkeys(kinds, 1))
-    found = [
-        dict(zip(kinds, units, strict=True))
-        for units in product(range(1, MOST_UNITS), repeat=len(kinds))
-        if math.gcd(*units) == 1
-    ]
-    found = [v for v in found if _units(v, kinds) <= MOST_UNITS and takes_s(v) < even]
+    vectors = unit_vectors([*kinds.values()], MOST_UNITS)
+    found = [dict(zip(kinds, units, strict=True)) for units in vectors]
+    found = [v for v in found if takes_s(v) < even]
     return sorted(found, key=lambda vector: (takes_s(vector), _units(vector, kinds)))
 
 
