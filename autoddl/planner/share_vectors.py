@@ -2,7 +2,8 @@
 
 All nodes of a kind have equal shares, in whole units, few enough that dims of models divide. Of a kind
 that takes 1 s for all compute of the program and one that takes 3 s the shares 3/1 take 0.75 s on both;
-2/1 take 0.67 and 1 s. Those of the shortest compute are tried; what they do to communication
+2/1 take 0.67 and 1 s. What an op takes however little of it there is counts as well: with 0.1 and 0.3 s of
+that, of these, 4/1 are better. Those of the shortest compute are tried; what they do to communication
 is for the search to find.
 
 Source: HAP (seed 001), sharding ratios: a linear program over real ones, alternated with the search.
@@ -43,15 +44,17 @@ def share_meshes(request: Request) -> Iterator[Mesh]:
 
 
 def share_vectors(
-    kinds: Mapping[str, int], seconds: Mapping[str, float]
+    kinds: Mapping[str, int], seconds: Mapping[str, tuple[float, float]]
 ) -> list[Mapping[str, int]]:
     """Return units for a node of each kind, those of the shortest compute first, better than even ones.
 
-    `kinds` counts the nodes of each, `seconds` are those of all compute on one node of a kind.
+    `kinds` counts the nodes of each, `seconds` are those of all compute on one node of a kind: what all ops
+    take whatever their share, and what this is multiplied with.
     """
 
     def takes_s(vector: Mapping[str, int]) -> float:
-        return max(seconds[kind] * n for kind, n in vector.items()) / _units(vector, kinds)
+        total = _units(vector, kinds)
+        return max(seconds[kind][0] + n / total * seconds[kind][1] for kind, n in vector.items())
 
     even = takes_s(dict.fromkeys(kinds, 1))
     vectors = unit_vectors([*kinds.values()], MOST_UNITS)
@@ -60,14 +63,23 @@ def share_vectors(
     return sorted(found, key=lambda vector: (takes_s(vector), _units(vector, kinds)))
 
 
-def compute_s(program: Program, profile: Profile, cluster: Cluster) -> Mapping[str, float]:
-    """Return what all ops of a program take together on one device of each kind, nothing cut."""
+def compute_s(
+    program: Program, profile: Profile, cluster: Cluster
+) -> Mapping[str, tuple[float, float]]:
+    """Return the seconds of all ops of a program on one device of each kind, nothing cut.
+
+    Those of their launches come first, then what remains of them.
+    """
     whole = {
         op.name: dict.fromkeys([o for o, _ in op.operands], broadcast(1)) for op in program.ops
     }
     works = [OpWork.of(program, op, whole[op.name], (1,)) for op in program.ops]
-    devices = {kind: next(iter(profile.part([kind]).devices.values())) for kind in cluster.kinds}
-    return {kind: sum(device_s(each, work) for work in works) for kind, each in devices.items()}
+    found = {}
+    for kind in dict.fromkeys(cluster.kinds):
+        (device,) = profile.part([kind]).devices.values()
+        fixed = sum(device_s(device, work._replace(flops=0.0, moved_bytes=0.0)) for work in works)
+        found[kind] = fixed, sum(device_s(device, work) for work in works) - fixed
+    return found
 
 
 def _units(vector: Mapping[str, int], kinds: Mapping[str, int]) -> int:

@@ -22,22 +22,25 @@ WIDE = mlp(64, (256, 512, 256))
 
 def test_vectors_by_hand() -> None:
     """Three times as fast: three quarters of the work, 0.75 s of 1 s."""
-    first, *_ = share_vectors({"fast": 1, "slow": 1}, {"fast": 1.0, "slow": 3.0})
+    first, *_ = share_vectors({"fast": 1, "slow": 1}, {"fast": (0.0, 1.0), "slow": (0.0, 3.0)})
     assert first == {"fast": 3, "slow": 1}
-    two, *_ = share_vectors({"fast": 1, "slow": 2}, {"fast": 1.0, "slow": 2.0})
+    two, *_ = share_vectors({"fast": 1, "slow": 2}, {"fast": (0.0, 1.0), "slow": (0.0, 2.0)})
     assert two == {"fast": 2, "slow": 1}
-    assert share_vectors({"a": 2, "b": 2}, {"a": 1.0, "b": 1.0}) == []
+    launches, *_ = share_vectors({"fast": 1, "slow": 1}, {"fast": (0.1, 1.0), "slow": (0.3, 3.0)})
+    assert launches == {"fast": 4, "slow": 1}
+    assert share_vectors({"a": 2, "b": 2}, {"a": (0.0, 1.0), "b": (0.0, 1.0)}) == []
 
 
 @pytest.mark.parametrize("counts", [(1, 1), (2, 1), (1, 3), (1, 1, 1)])
 def test_the_first_vector_is_the_best_of_all(counts: tuple[int, ...]) -> None:
-    seconds = [1.0, 2.7, 5.3][: len(counts)]
+    seconds = [(0.1, 1.0), (0.2, 2.7), (0.7, 5.3)][: len(counts)]
     kinds = dict(zip("abc", counts, strict=False))
     found = share_vectors(kinds, dict(zip("abc", seconds, strict=False)))
 
     def takes(units: tuple[int, ...]) -> Fraction:
         total = sum(n * u for n, u in zip(counts, units, strict=True))
-        return max(Fraction(s) * u / total for s, u in zip(seconds, units, strict=True))
+        pairs = zip(seconds, units, strict=True)
+        return max(Fraction(fixed) + Fraction(s) * u / total for (fixed, s), u in pairs)
 
     every = [
         units
