@@ -10,6 +10,7 @@ from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import DEFAULTS, SearchOptions, SearchResult
 from autoddl.search.rivals import metropolis
 from autoddl.search.rivals import random_sampling as random
+from autoddl.search.rivals.hap import synthesis
 from autoddl.search.rivals.hidup import chain_search
 from autoddl.search.solvers import coordinate, exhaustive, ilp
 
@@ -27,6 +28,7 @@ def fast(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchResul
 
 
 SOLVERS: Mapping[str, Solver] = {
+    "astar": synthesis.search,
     "coordinate": coordinate.search,
     "exact": exact.search,
     "exhaustive": exhaustive.search,

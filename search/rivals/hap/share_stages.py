@@ -1,16 +1,16 @@
 """The stages of a planned program as lines in the shares, for HAP's linear program.
 
 Ops come in the order of the program, each behind the boxings of what it reads. A collective ends the
-stage before it. An op is a line through what it takes for one unit of the cut and for all: exact where
-the same side of its roofline holds. Gathers and scatters pad, so theirs is a line in the largest share, as
-is that of a local slice; an all-reduce is constant. An all-to-all, of which j sends B_j (1 − B_j), is no
-line and taken as constant, at what it takes under the shares of the mesh.
+stage before it. An op is a line through what it takes a device for its share of the mesh and for all: exact
+where the same side of its roofline holds. Gathers and scatters pad, so theirs is a line in the largest
+share, as is that of a local slice; an all-reduce is constant. An all-to-all, of which j sends
+B_j (1 − B_j), is no line and taken as constant, at what it takes under the shares of the mesh.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -24,7 +24,8 @@ from autoddl.sbp.layout import OUTPUT, Redistribution
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op
 from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.sbp.shares import Portion, most, units
+from autoddl.sbp.shares import Portion, most, span, units
+from autoddl.sbp.state import NdSbp
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network.cost_network import CostNetwork, Floats
 from autoddl.search.result import Point
@@ -89,37 +90,35 @@ class _Lines:
         kind = int(program.columns.kind[program.columns.place[op.name]])
         key = kind, tuple([signature[operand] for operand, _ in op.operands])
         if key not in self.known:
-            one = Portion(1, units(self.cut), self.size)
-            works = [OpWork.of(program, op, signature, (cut,)) for cut in (one, 1)]
-            rows = [
-                _line(lambda b, d=device: device_s(d, works[b]), 1 / units(self.cut))
-                for device in self.devices
-            ]
+            whole, rows = OpWork.of(program, op, signature, (1,)), list[tuple[float, float]]()
+            for place, device in enumerate(self.devices):
+                _, count = span(self.cut, place)
+                own = Portion(count, units(self.cut), self.size)
+                work = OpWork.of(program, op, signature, (own,))
+                share = count / units(self.cut)
+                rows.append(_line(device_s(device, work), device_s(device, whole), share))
             self.known[key] = np.array(rows).T
         return self.known[key]
 
     def boxing(self, step: Boxing, item_bytes: int, after_cuts: bool) -> tuple[float, float]:
         """Return the seconds of a boxing that do not depend on shares, and those of max B."""
-        whole = step.elements
-        if step.primitive == LOCAL:
-            whole = whole * units(self.cut) // most(self.cut)
-        else:
-            whole *= self.size  # of an even cut, which moves as much as if one share were all
-        alike = step.primitive in (ALL_REDUCE, ALL_TO_ALL)
-        if alike or (step.primitive == LOCAL and not after_cuts):
-            return self.now.step_s(step, item_bytes), 0.0
-        sizes = [replace(step, elements=n) for n in (whole // self.size, whole)]
-        return _line(lambda which: self.even.step_s(sizes[which], item_bytes), 1 / self.size)
+        now_s, largest = self.now.step_s(step, item_bytes), most(self.cut) / units(self.cut)
+        if step.primitive in (ALL_REDUCE, ALL_TO_ALL) or (step.primitive == LOCAL and not after_cuts):
+            return now_s, 0.0
+        # An even cut of so many times as much moves what a share of all would.
+        times = 1 / largest if step.primitive == LOCAL else self.size
+        all_of_it = replace(step, elements=round(step.elements * times))
+        return _line(now_s, self.even.step_s(all_of_it, item_bytes), largest)
 
 
-def _line(seconds: Callable[[int], float], least: float) -> tuple[float, float]:
-    """Return constant and slope through what the share `least` takes, and all: seconds(0), seconds(1)."""
-    slope = (seconds(1) - seconds(0)) / (1 - least)
-    return seconds(1) - slope, slope
+def _line(share_s: float, whole_s: float, share: float) -> tuple[float, float]:
+    """Return the constant and the slope of the line through what a share takes, and all."""
+    slope = (whole_s - share_s) / (1 - share)
+    return whole_s - slope, slope
 
 
 def _boxings(
-    problem: CostNetwork, state: object, move: Redistribution
+    problem: CostNetwork, state: NdSbp, move: Redistribution
 ) -> Iterator[tuple[Boxing, bool]]:
     """Yield the boxings of a redistribution, and whether what each makes is cut."""
     shape = problem.program.tensor[move.tensor].shape

@@ -34,7 +34,7 @@ from autoddl.search.network.cost_network import CostNetwork, Floats
 from autoddl.search.relaxation.dual import Dual
 from autoddl.search.result import DEFAULTS, Assignment, SearchOptions, SearchResult
 
-LIMIT = 2_000_000
+LIMIT = 200_000
 NONE, COMPUTE, DUAL = "none", "compute", "dual"
 HEURISTICS = NONE, COMPUTE, DUAL
 ROUNDS = 50  # of dual ascent, once
