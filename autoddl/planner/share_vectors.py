@@ -2,9 +2,9 @@
 
 All nodes of a kind have equal shares, in whole units, few enough that dims of models divide. Of a kind
 that takes 1 s for all compute of the program and one that takes 3 s the shares 3/1 take 0.75 s on both;
-2/1 take 0.67 and 1 s. What an op takes however little of it there is counts as well: with 0.1 and 0.3 s of
-that, of these, 4/1 are better. Those of the shortest compute are tried; what they do to communication
-is for the search to find.
+2/1 take 0.67 and 1 s. An op has a part that its share does not change, its launch: with 0.1 s of that on
+the fast kind and 0.3 s on the slow one 4/1 take 0.9 s on both. Those of the shortest compute, op by op on
+the slowest, are tried; what they do to communication is for the search to find.
 
 Source: HAP (seed 001), sharding ratios: a linear program over real ones, alternated with the search.
 """
@@ -15,6 +15,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.roofline import OpWork, device_s
 from autoddl.planner.request import Request
@@ -22,6 +25,8 @@ from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.shares import unit_vectors
 from autoddl.sbp.state import broadcast
+
+Floats = npt.NDArray[np.float64]
 
 MOST_UNITS = 16  # of all nodes together: batches are rarely divided by more
 TRIED = 3  # vectors for each mesh: each is a search of its own
@@ -44,41 +49,39 @@ def share_meshes(request: Request) -> Iterator[Mesh]:
 
 
 def share_vectors(
-    kinds: Mapping[str, int], seconds: Mapping[str, tuple[float, float]]
+    kinds: Mapping[str, int], seconds: Mapping[str, Floats]
 ) -> list[Mapping[str, int]]:
     """Return units for a node of each kind, those of the shortest compute first, better than even ones.
 
-    `kinds` counts the nodes of each, `seconds` are those of all compute on one node of a kind: what all ops
-    take whatever their share, and what this is multiplied with.
+    `kinds` counts the nodes of each; `seconds[kind][0, i]` are those of op i on a node of a kind whatever
+    its share is, `seconds[kind][1, i]` what the share multiplies.
     """
 
     def takes_s(vector: Mapping[str, int]) -> float:
         total = _units(vector, kinds)
-        return max(seconds[kind][0] + n / total * seconds[kind][1] for kind, n in vector.items())
+        each = [seconds[kind][0] + n / total * seconds[kind][1] for kind, n in vector.items()]
+        return float(np.max(each, axis=0).sum())
 
     even = takes_s(dict.fromkeys(kinds, 1))
-    vectors = unit_vectors([*kinds.values()], MOST_UNITS)
-    found = [dict(zip(kinds, units, strict=True)) for units in vectors]
-    found = [v for v in found if takes_s(v) < even]
-    return sorted(found, key=lambda vector: (takes_s(vector), _units(vector, kinds)))
+    vectors = [
+        dict(zip(kinds, u, strict=True)) for u in unit_vectors([*kinds.values()], MOST_UNITS)
+    ]
+    found = [(takes_s(vector), _units(vector, kinds), vector) for vector in vectors]
+    return [v for s, _, v in sorted(found, key=lambda each: each[:2]) if s < even]
 
 
-def compute_s(
-    program: Program, profile: Profile, cluster: Cluster
-) -> Mapping[str, tuple[float, float]]:
-    """Return the seconds of all ops of a program on one device of each kind, nothing cut.
-
-    Those of their launches come first, then what remains of them.
-    """
+def compute_s(program: Program, profile: Profile, cluster: Cluster) -> Mapping[str, Floats]:
+    """Return what ops take on one device of each kind, nothing cut: their launches, then what remains."""
     whole = {
         op.name: dict.fromkeys([o for o, _ in op.operands], broadcast(1)) for op in program.ops
     }
     works = [OpWork.of(program, op, whole[op.name], (1,)) for op in program.ops]
+    launches = [work._replace(flops=0.0, moved_bytes=0.0) for work in works]
     found = {}
     for kind in dict.fromkeys(cluster.kinds):
         (device,) = profile.part([kind]).devices.values()
-        fixed = sum(device_s(device, work._replace(flops=0.0, moved_bytes=0.0)) for work in works)
-        found[kind] = fixed, sum(device_s(device, work) for work in works) - fixed
+        first, every = ([device_s(device, work) for work in some] for some in (launches, works))
+        found[kind] = np.array([first, np.subtract(every, first)])
     return found
 
 

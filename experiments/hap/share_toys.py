@@ -1,6 +1,6 @@
 """Small random programs on small random clusters of two kinds, for what can be looked at in full.
 
-    toy(7): a forward pass of two linear layers on "2*fast + 1*slow", slow 3.4 times as slow
+toy(7): a forward pass of two linear layers on "2*fast + 1*slow", slow 3.4 times as slow
 """
 
 from __future__ import annotations

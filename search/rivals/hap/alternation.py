@@ -1,12 +1,11 @@
 """HAP's search: by turns the best program for some shares, and the best shares for that program.
 
 It begins with shares by the speed of the devices. The real shares of the linear program are rounded to
-whole units, equal ones within a kind, whose sum divides some dim; exact search plans on that mesh. It ends
-where shares come again, and proves nothing: neither step looks at both, so it may end at shares that are
-best for the program only, and at a program that is best for these.
+whole units, equal ones within a kind, whose sum divides some dim; exact search plans on that mesh. It
+ends where shares come again. It proves nothing: neither step looks at both, so the shares may be the
+best for that program, and that program for these shares, where another pair is better.
 
-    3/1, all cut: the gather of that program makes 2/1 better; a program without gathers is, too: 2/1 stays,
-    though 3/1 with that program is the best.
+    speeds 3:1 → 3/1 → a program with a gather → 2/1 → the same program → 2/1: two meshes were tried
 
 Source: HAP (seed 001), "Load Balancing".
 """
@@ -62,8 +61,8 @@ def search(
         )
     if len(set(ranks)) < 2:
         raise AutoDDLError(
-            f"search: got {HAP!r} for devices of one kind, {', '.join(set(ranks))}; it gives unlike shares "
-            "to unlike devices; allowed are clusters of several kinds"
+            f"search: got {HAP!r} for devices of one kind, {', '.join(set(ranks))}; it gives unlike "
+            "shares to unlike devices; allowed are clusters of several kinds"
         )
     first, devices = problem_of(mesh), [kinds[kind] for kind in ranks]
     whole = stages_of(first, replicated(first), devices)
@@ -103,7 +102,7 @@ def _rounded(
         for kind, count in counts.items()
     }
 
-    def off(units: Sequence[int]) -> tuple[float, int]:
+    def off(units: tuple[int, ...]) -> tuple[float, int]:
         total = sum(n * count for n, count in zip(units, counts.values(), strict=True))
         pairs = zip(units, mean.values(), strict=True)
         return round(max(abs(n / total - share) for n, share in pairs), 12), total

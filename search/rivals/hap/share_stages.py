@@ -1,9 +1,9 @@
 """The stages of a planned program as lines in the shares, for HAP's linear program.
 
 Ops come in the order of the program, each behind the boxings of what it reads. A collective ends the
-stage before it. An op is a line through what it takes a device for its share of the mesh and for all: exact
-where the same side of its roofline holds. Gathers and scatters pad, so theirs is a line in the largest
-share, as is that of a local slice; an all-reduce is constant. An all-to-all, of which j sends
+stage before it. An op is a line through what it takes a device for its share of the mesh and for all:
+exact where the same side of its roofline holds. Gathers and scatters pad, so theirs is a line in the
+largest share, as is that of a local slice; an all-reduce is constant. An all-to-all, of which j sends
 B_j (1 − B_j), is no line and taken as constant, at what it takes under the shares of the mesh.
 """
 
@@ -28,12 +28,11 @@ from autoddl.sbp.shares import Portion, most, span, units
 from autoddl.sbp.state import NdSbp
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network.cost_network import CostNetwork, Floats
-from autoddl.search.result import Point
 from autoddl.search.rivals.hap.shares_lp import SharedStage
 
 
 def stages_of(
-    problem: CostNetwork, assignment: Point, devices: Sequence[Device]
+    problem: CostNetwork, assignment: Sequence[int], devices: Sequence[Device]
 ) -> tuple[SharedStage, ...]:
     """Return the stages of an assignment on a mesh of one axis; `devices` are those of its places."""
     layout, program = assigned_layout(problem, assignment), problem.program
@@ -103,7 +102,9 @@ class _Lines:
     def boxing(self, step: Boxing, item_bytes: int, after_cuts: bool) -> tuple[float, float]:
         """Return the seconds of a boxing that do not depend on shares, and those of max B."""
         now_s, largest = self.now.step_s(step, item_bytes), most(self.cut) / units(self.cut)
-        if step.primitive in (ALL_REDUCE, ALL_TO_ALL) or (step.primitive == LOCAL and not after_cuts):
+        if step.primitive in (ALL_REDUCE, ALL_TO_ALL) or (
+            step.primitive == LOCAL and not after_cuts
+        ):
             return now_s, 0.0
         # An even cut of so many times as much moves what a share of all would.
         times = 1 / largest if step.primitive == LOCAL else self.size

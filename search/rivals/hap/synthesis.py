@@ -1,7 +1,7 @@
 """HAP's program synthesis ("astar"): a distributed program is built of Hoare triples, by an A* search.
 
-A state is the set of properties that hold: tensor t was made in state s, or sent to it. A computation is a
-triple for each signature of an op: it needs its operands in some states, and makes its results. A
+A state is the set of properties that hold: tensor t was made in state s, or sent to it. A computation
+is a triple for each signature of an op: it needs its operands in some states, and makes its results. A
 communication needs that t was made in one state and gives it in another. Computations come in the order
 of the program, which does not change their sum, and communications where something needs them. Properties
 of tensors that nothing reads any more are dropped, so that programs which differ only there are one
@@ -81,8 +81,8 @@ def search(
 ) -> SearchResult:  # fmt: skip
     """Return the program of the least sum of compute and communication, as an assignment.
 
-    `limit` bounds the states that are looked at, which are the result's `evaluations`; the cheapest of the
-    starts is returned where it is cheaper. Budget, seed and gap have no effect here.
+    `limit` bounds the states that are looked at, which are the result's `evaluations`; the cheapest of
+    the starts is returned where it is cheaper. Budget, seed and gap have no effect here.
 
     Raises:
         AutoDDLError: there is no such heuristic.

@@ -6,6 +6,8 @@ import itertools
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 import autoddl
@@ -20,27 +22,46 @@ PROFILE = of_two_kinds(cluster(), 3.0)
 WIDE = mlp(64, (256, 512, 256))
 
 
+def ops(*each: tuple[float, float]) -> npt.NDArray[np.float64]:
+    """Seconds of ops on one device: of its launch, and of the rest."""
+    return np.array(each).T
+
+
 def test_vectors_by_hand() -> None:
     """Three times as fast: three quarters of the work, 0.75 s of 1 s."""
-    first, *_ = share_vectors({"fast": 1, "slow": 1}, {"fast": (0.0, 1.0), "slow": (0.0, 3.0)})
+    one, three = ops((0.0, 1.0)), ops((0.0, 3.0))
+    first, *_ = share_vectors({"fast": 1, "slow": 1}, {"fast": one, "slow": three})
     assert first == {"fast": 3, "slow": 1}
-    two, *_ = share_vectors({"fast": 1, "slow": 2}, {"fast": (0.0, 1.0), "slow": (0.0, 2.0)})
+    two, *_ = share_vectors({"fast": 1, "slow": 2}, {"fast": one, "slow": 2 * one})
     assert two == {"fast": 2, "slow": 1}
-    launches, *_ = share_vectors({"fast": 1, "slow": 1}, {"fast": (0.1, 1.0), "slow": (0.3, 3.0)})
-    assert launches == {"fast": 4, "slow": 1}
-    assert share_vectors({"a": 2, "b": 2}, {"a": (0.0, 1.0), "b": (0.0, 1.0)}) == []
+    assert share_vectors({"a": 2, "b": 2}, {"a": one, "b": one}) == []
+
+
+def test_launches_count() -> None:
+    """0.1 + 0.8 and 0.3 + 3 / 5 s; small ops wait for the slow launch under any shares."""
+    fast, slow = ops((0.1, 1.0)), ops((0.3, 3.0))
+    first, *_ = share_vectors({"fast": 1, "slow": 1}, {"fast": fast, "slow": slow})
+    assert first == {"fast": 4, "slow": 1}
+    small = {"fast": ops((0.0, 1.0), (0.1, 0.0)), "slow": ops((0.0, 3.0), (0.3, 0.0))}
+    first, *_ = share_vectors({"fast": 1, "slow": 1}, small)
+    assert first == {"fast": 3, "slow": 1}
 
 
 @pytest.mark.parametrize("counts", [(1, 1), (2, 1), (1, 3), (1, 1, 1)])
 def test_the_first_vector_is_the_best_of_all(counts: tuple[int, ...]) -> None:
-    seconds = [(0.1, 1.0), (0.2, 2.7), (0.7, 5.3)][: len(counts)]
+    seconds = [[(0.1, 1), (0, 0.2)], [(0.2, 2.7), (0, 0.2)], [(0.7, 5.3), (0, 0.3)]][: len(counts)]
     kinds = dict(zip("abc", counts, strict=False))
-    found = share_vectors(kinds, dict(zip("abc", seconds, strict=False)))
+    found = share_vectors(kinds, dict(zip("abc", (ops(*each) for each in seconds), strict=False)))
 
     def takes(units: tuple[int, ...]) -> Fraction:
         total = sum(n * u for n, u in zip(counts, units, strict=True))
-        pairs = zip(seconds, units, strict=True)
-        return max(Fraction(fixed) + Fraction(s) * u / total for (fixed, s), u in pairs)
+        return sum(
+            max(
+                Fraction(of[op][0]) + Fraction(of[op][1]) * u / total
+                for of, u in zip(seconds, units, strict=True)
+            )
+            for op in range(2)
+        )
 
     every = [
         units

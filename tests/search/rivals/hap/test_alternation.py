@@ -65,7 +65,7 @@ def alike(one: ShareToy) -> ShareToy:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_stages_are_the_costs_of_the_network(seed: int) -> None:
-    """Of devices that are alike the largest share waits for none, so sums of maxima are maxima of sums."""
+    """Where devices are alike that with the largest share is always the last."""
     one = alike(toy(seed))
     for mesh in one.meshes(MOST_UNITS):
         problem = one.problem(mesh)

@@ -71,7 +71,9 @@ def test_updates_want_gradients_before_they_are_made() -> None:
 def test_a_guess_saves_states() -> None:
     problem = one_layer()
     visited = {
-        heuristic: synthesis.search(problem, heuristic=heuristic, communicated_once=False).evaluations
+        heuristic: synthesis.search(
+            problem, heuristic=heuristic, communicated_once=False
+        ).evaluations
         for heuristic in synthesis.HEURISTICS
     }
     assert visited["dual"] < visited["compute"] < visited["none"]
@@ -88,7 +90,9 @@ def test_within_memory(seed: int) -> None:
 
 
 def test_wrong_and_too_large() -> None:
-    with pytest.raises(AutoDDLError, match="heuristic: got 'best'; allowed are none, compute, dual"):
+    with pytest.raises(
+        AutoDDLError, match="heuristic: got 'best'; allowed are none, compute, dual"
+    ):
         synthesis.search(tree(0), heuristic="best")
     with pytest.raises(InfeasibleError, match="more than 3 states of the 6 nodes"):
         synthesis.search(tree(0), heuristic="none", limit=3)
