@@ -108,5 +108,6 @@ def _rounded(
         return round(max(abs(n / total - share) for n, share in pairs), 12), total
 
     allowed = [u for u in unit_vectors([*counts.values()], max(totals)) if off(u)[1] in totals]
-    best = dict(zip(counts, min([*allowed, (1,) * len(counts)], key=off), strict=True))
+    nearest = min([(1,) * len(counts), *allowed], key=off)
+    best = dict(zip(counts, nearest, strict=True))
     return Mesh((replace(mesh.axes[0], shares=tuple(best[kind] for kind in ranks)),))
