@@ -9,9 +9,10 @@ from itertools import chain
 
 from autoddl.engine.model import StreamUse
 from autoddl.planner.request import Request
-from autoddl.planner.share_vectors import share_meshes
+from autoddl.planner.share_vectors import alternated_mesh, share_meshes
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
+from autoddl.search.solvers.named import HAP
 
 # Of one tensor: tables of all pairs of states grow with the square of it. Half takes the meshes of 4 axes
 # from tensors of 3 dims: DLRM on 4x4 is 3.6 % slower. Twice gives them to tensors of 4 dims: GPT-2 on
@@ -61,6 +62,9 @@ def meshes_and_ways(request: Request) -> Iterator[tuple[Mesh, tuple[StreamUse, .
     """
     given = request.mesh
     free = chain(request.cluster.meshes(request.most_axes), share_meshes(request))
+    if request.search == HAP:
+        free = chain([alternated_mesh(request)])
+        given = None
     for mesh in [given] if given is not None else free:
         ways = request.ways_of()
         yield mesh, tuple(way for way in ways if way.runs_on(mesh)) or ways

@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.roofline import OpWork, device_s
 from autoddl.planner.request import Request
@@ -25,10 +26,14 @@ from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.shares import unit_vectors
 from autoddl.sbp.state import broadcast
+from autoddl.search.result import SearchOptions
+from autoddl.search.rivals.hap import alternation
+from autoddl.search.solvers.named import HAP
 
 Floats = npt.NDArray[np.float64]
 
 MOST_UNITS = 16  # of all nodes together: batches are rarely divided by more
+ROUND = 0.25  # of the budget, for each program that HAP's alternation searches for
 TRIED = 3  # vectors for each mesh: each is a search of its own
 
 
@@ -46,6 +51,32 @@ def share_meshes(request: Request) -> Iterator[Mesh]:
         for vector in usable[:TRIED]:
             shares = tuple(vector[kind] for kind in cluster.kinds)
             yield replace(mesh, axes=(replace(mesh.axes[0], shares=shares), *mesh.axes[1:]))
+
+
+def alternated_mesh(request: Request) -> Mesh:
+    """Return the mesh of the shares that HAP's alternation finds.
+
+    Raises:
+        AutoDDLError: there are several axes, no kinds, or nothing that can have shares.
+    """
+    cluster, engine = request.cluster, request.engine
+    mesh = request.mesh or next(cluster.meshes(1), None)
+    if mesh is None:
+        raise AutoDDLError(
+            f"search: got {HAP!r} on cluster {cluster}; it gives shares of one axis; give nodes of one "
+            f"device, cluster='1*v100 + 1*t4', or another search"
+        )
+    if not (request.shares and engine.limits.shares):
+        other = f"engine {engine.title}, which cuts evenly" if request.shares else "shares=False"
+        raise AutoDDLError(
+            f"search: got {HAP!r} with {other}; allowed are engine=None and shares='auto'"
+        )
+    allowance = request.budget.begin()
+    options = SearchOptions(
+        budget=ROUND * allowance.seconds, clock=allowance.clock, memory_bytes=request.limit_bytes
+    )
+    ranks = [cluster.kind(device) for device in range(cluster.size)]
+    return alternation.search(request.problem, mesh, request.profile.devices, ranks, options).mesh
 
 
 def share_vectors(

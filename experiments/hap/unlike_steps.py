@@ -20,7 +20,7 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.state import broadcast
 from experiments.hidup import moe_models
 from experiments.lib.frames import Row
-from experiments.lib.node_links import at_rate
+from experiments.lib.node_links import as_fast
 from experiments.lib.programs import captured
 from experiments.lib.two_kinds import of_kinds, of_two_kinds
 
@@ -60,7 +60,7 @@ def table_row(model: str, slower: float, budget_s: float, folder: Path) -> Row:
 def ablation_row(model: str, pair: str, budget_s: float, folder: Path) -> Row:
     """Return the steps of a model on two nodes of each kind, one device each, at 10 Gbit/s."""
     program = moe_models.program(model, folder, GPUS)
-    profile = at_rate(of_kinds(profiles.load(BASE), PAIRS[pair], pair), GBIT)
+    profile = as_fast(of_kinds(profiles.load(BASE), PAIRS[pair], pair), GBIT)
     cluster = " + ".join(f"{GPUS // 2}*{kind}" for kind in PAIRS[pair])
     asked: Asked = {"cluster": cluster, "profile": profile, "budget": budget_s}
     plans = planned(program, asked)

@@ -61,8 +61,8 @@ def search(
         )
     if len(set(ranks)) < 2:
         raise AutoDDLError(
-            f"search: got {HAP!r} for devices of one kind, {', '.join(set(ranks))}; it gives unlike "
-            "shares to unlike devices; allowed are clusters of several kinds"
+            f"search: got {HAP!r} for devices of one kind; it gives unlike shares to unlike devices; "
+            "give a cluster of several kinds, cluster='1*v100 + 1*t4'"
         )
     first, devices = problem_of(mesh), [kinds[kind] for kind in ranks]
     whole = stages_of(first, replicated(first), devices)

@@ -87,6 +87,34 @@ def test_a_plan_over_shares_is_shorter_and_is_read_as_it_was_written(tmp_path: P
     assert any(state[0].is_split for state in again.variables.values())
 
 
+def test_haps_search_makes_a_plan_of_what_alternation_ends_at() -> None:
+    asked = {"cluster": "1*fast + 1*slow", "profile": PROFILE, "engine": None, "budget": SOME}
+    plan = autoddl.optimize(WIDE, **asked, search="hap")
+    assert plan.mesh.cuts != plan.mesh.shape and len(plan.parts) == 1
+    assert {each.mesh for each in plan.search.outcomes} <= {plan.mesh.describe()}
+    assert plan.estimate.step_s >= autoddl.optimize(WIDE, **asked).estimate.step_s * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mesh": "2x2"}, "search: got 'hap' on mesh 2x2; it gives shares of one axis"),
+        ({"mesh": "2"}, "search: got 'hap' for devices of one kind;"),
+        ({"cluster": "1*fastx2 + 1*slowx2"}, "search: got 'hap' on cluster 1.fastx2 . 1.slowx2;"),
+        ({"cluster": "1*fast + 1*slow", "shares": False}, "search: got 'hap' with shares=False;"),
+        (
+            {"cluster": "1*fast + 1*slow", "engine": "oneflow"},
+            "search: got 'hap' with engine OneFlow, which cuts evenly; allowed are engine=None",
+        ),
+    ],
+)
+def test_haps_search_needs_one_axis_and_shares(options: dict[str, object], message: str) -> None:
+    given = {"engine": None, "profile": PROFILE if "cluster" in options else cluster(), **options}
+    with pytest.raises(AutoDDLError, match=message) as error:
+        autoddl.optimize(WIDE, search="hap", budget=SOME, **given)
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"engine": "oneflow"}, {"engine": None, "shares": False}],

@@ -94,7 +94,7 @@ def test_stages_of_unlike_devices_wait_less_often_than_ops(seed: int) -> None:
     ("mesh", "ranks", "message"),
     [
         ("2x2", "fast fast slow slow", "got 'hap' on mesh 2x2; it gives shares of one axis"),
-        ("4", "fast fast fast fast", "got 'hap' for devices of one kind, fast;"),
+        ("4", "fast fast fast fast", "got 'hap' for devices of one kind;"),
     ],
 )
 def test_what_it_is_not_for(mesh: str, ranks: str, message: str) -> None:
