@@ -39,7 +39,8 @@ Asked = dict[str, Any]
 
 
 def table_row(model: str, slower: float, budget_s: float, folder: Path) -> Row:
-    """Return the steps of a model on two devices, of which the second takes so many times as long.
+    """Return the steps of a model on two nodes of one device, of which the second takes so many times
+    as long.
 
     `ideal_s` is all compute by speed, without communication.
     """
@@ -47,7 +48,7 @@ def table_row(model: str, slower: float, budget_s: float, folder: Path) -> Row:
     file = folder / f"{name}-{BATCH}.json"
     program = captured(file, name, size, **{**sizes, "batch": BATCH, "optimizer": "adam"})
     profile = of_two_kinds(profiles.load(BASE), slower)
-    asked: Asked = {"cluster": "1*fast + 1*slow", "profile": profile, "budget": budget_s}
+    asked: Asked = {"cluster": "1*fastx1 + 1*slowx1", "profile": profile, "budget": budget_s}
     plans = planned(replace(program, device="cuda"), asked)
     parts = autoddl.optimize(replace(program, device="cuda"), **asked, shares=False)
     alone_s = compute_s(program, profile)
@@ -61,7 +62,7 @@ def ablation_row(model: str, pair: str, budget_s: float, folder: Path) -> Row:
     """Return the steps of a model on two nodes of each kind, one device each, at 10 Gbit/s."""
     program = moe_models.program(model, folder, GPUS)
     profile = as_fast(of_kinds(profiles.load(BASE), PAIRS[pair], pair), GBIT)
-    cluster = " + ".join(f"{GPUS // 2}*{kind}" for kind in PAIRS[pair])
+    cluster = " + ".join(f"{GPUS // 2}*{kind}x1" for kind in PAIRS[pair])
     asked: Asked = {"cluster": cluster, "profile": profile, "budget": budget_s}
     plans = planned(program, asked)
     data = next(row for row in plans["even"].baselines if row.name == "data parallel")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec import structs
 
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.profile_entries import Link
+from autoddl.perfmodel.profile_entries import Link, envelope
 
 BITS = 8e-9  # a byte at 1 Gbit/s takes so many seconds
 
@@ -31,9 +31,14 @@ def as_fast(profile: Profile, gbit_per_s: float) -> Profile:
 
 
 def _with_node_links(profile: Profile, beta: Callable[[Link], float]) -> Profile:
+    """Return the profile with other β between nodes, without the lines that are never fastest then."""
     outer = profile.levels[0]
-    links = tuple(
+    links = [
         structs.replace(link, beta_s_per_byte=beta(link)) if link.level == outer else link
         for link in profile.links
-    )
-    return structs.replace(profile, links=links)
+    ]
+    groups: dict[tuple[object, ...], list[Link]] = {}
+    for link in links:
+        groups.setdefault((link.key, link.algorithm), []).append(link)
+    kept = {id(link) for group in groups.values() for link in envelope(group)}
+    return structs.replace(profile, links=tuple(link for link in links if id(link) in kept))
