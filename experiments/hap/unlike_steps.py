@@ -15,6 +15,7 @@ from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.roofline import OpWork, device_s
 from autoddl.perfmodel.topology import crossing
 from autoddl.plan.value import PlanValue
+from autoddl.planner.share_vectors import TRIED
 from autoddl.sbp.boxing import ALL_GATHER, boxing
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import broadcast
@@ -71,10 +72,14 @@ def ablation_row(model: str, pair: str, budget_s: float, folder: Path) -> Row:
 
 
 def planned(program: Program, asked: Asked) -> Mapping[str, PlanValue]:
-    """Return the plans of one stage in the whole space, of even cuts and of shares."""
+    """Return the plans of one stage in the whole space, of even cuts and of shares.
+
+    The latter have as many times the budget as a mesh has vectors of shares, even ones included.
+    """
+    more = {**asked, "budget": asked["budget"] * (1 + TRIED)}
     return {
-        name: autoddl.optimize(program, **asked, engine=None, pipeline=1, shares=shares)
-        for name, shares in (("even", False), ("shares", "auto"))
+        "even": autoddl.optimize(program, **asked, engine=None, pipeline=1, shares=False),
+        "shares": autoddl.optimize(program, **more, engine=None, pipeline=1),
     }
 
 

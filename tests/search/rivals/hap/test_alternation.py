@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from msgspec import structs
 
 from autoddl.errors import AutoDDLError
+from autoddl.sbp.boxing import boxing
 from autoddl.sbp.mesh import Mesh
+from autoddl.search.assigned.assigned_layout import assigned_layout
+from autoddl.search.network.cost_network import CostNetwork, as_ints
+from autoddl.search.result import Point
 from autoddl.search.rivals.hap import alternation
 from autoddl.search.rivals.hap.share_stages import stages_of
 from autoddl.search.rivals.hap.shares_lp import stages_s
@@ -101,3 +106,59 @@ def test_what_it_is_not_for(mesh: str, ranks: str, message: str) -> None:
     one = toy(0)
     with pytest.raises(AutoDDLError, match=message):
         alternation.search(one.problem, Mesh.parse(mesh), one.profile.devices, ranks.split())
+
+
+def test_lines_are_what_the_program_takes_under_other_shares() -> None:
+    """The same choices on another mesh, of devices that are alike, with one line for each link."""
+    checked = 0
+    for seed in range(5):
+        one = flat(alike(toy(seed)))
+        meshes = [*one.meshes(MOST_UNITS)]
+        devices = [one.profile.devices[kind] for kind in one.cluster.kinds]
+        problems = [one.problem(mesh) for mesh in meshes]
+        for number in range(10):
+            first = problems[number % len(meshes)]
+            point = random_assignment(first, number)
+            stages, moves = stages_of(first, point, devices), moved(first, point)
+            for mesh, problem in zip(meshes, problems, strict=True):
+                there = same_choices(first, point, problem)
+                if there is None or moved(problem, there) != moves or "all_to_all" in moves:
+                    continue
+                units = np.array(mesh.axes[0].shares or (1,) * mesh.size)
+                seconds = stages_s(stages, units / units.sum())
+                assert seconds == pytest.approx(problem.cost_s(there), rel=1e-6)
+                checked += mesh is not first.mesh and bool(moves)
+    assert checked > 30
+
+
+def flat(one: ShareToy) -> ShareToy:
+    """The same where flop/s bound each op, and each link has one line."""
+    links = {(link.key, link.collective): link for link in one.profile.links}
+    fast = one.profile.devices["fast"]
+    kernels = {n: structs.replace(k, bytes_per_s=1e18) for n, k in fast.kernels.items()}
+    devices = dict.fromkeys(one.profile.devices, structs.replace(fast, kernels=kernels))
+    profile = structs.replace(one.profile, links=tuple(links.values()), devices=devices)
+    return replace(one, profile=profile)
+
+
+def moved(problem: CostNetwork, point: Point) -> list[str]:
+    """The primitives of all boxings, in the order of the redistributions."""
+    layout = assigned_layout(problem, as_ints(point).tolist())
+    found = []
+    for move in layout.redistributions:
+        shape = problem.program.tensor[move.tensor].shape
+        for states in pairwise((layout.made[move.tensor], *move.path)):
+            step = boxing(*states, shape, problem.mesh.cuts, uneven=True)
+            found.append(step.primitive if step is not None else "")
+    return found
+
+
+def same_choices(first: CostNetwork, point: Point, other: CostNetwork) -> list[int] | None:
+    """The choices with the same states on another mesh; None where one of them is not there."""
+    found = []
+    for variable, choice in enumerate(as_ints(point).tolist()):
+        wanted, known = first.variables.of(variable).choices[choice], other.variables.of(variable)
+        if wanted not in known.choices:
+            return None
+        found.append(known.choices.index(wanted))
+    return found
