@@ -21,21 +21,22 @@ from tests.search.small import one_layer, restricted
 SHAPES = (tree, graph, hub, chain)
 
 
-@pytest.mark.parametrize("heuristic", synthesis.HEURISTICS)
 @pytest.mark.parametrize("make", SHAPES)
-def test_as_exhaustive_search(make: Callable[[int], CostNetwork], heuristic: str) -> None:
+def test_as_exhaustive_search(make: Callable[[int], CostNetwork]) -> None:
     for seed in range(50):
         problem = make(seed)
-        found = synthesis.search(problem, heuristic=heuristic, communicated_once=False)
-        assert found.cost_s == pytest.approx(exhaustive.search(problem).cost_s), seed
-        assert found.cost_s == pytest.approx(problem.cost_s(found.assignment))
-        assert found.lower_bound_s == found.cost_s
+        best = exhaustive.search(problem).cost_s
+        for heuristic in synthesis.HEURISTICS:
+            found = synthesis.search(problem, heuristic=heuristic, communicated_once=False)
+            assert found.cost_s == pytest.approx(best), (seed, heuristic)
+            assert found.cost_s == pytest.approx(problem.cost_s(found.assignment))
+            assert found.lower_bound_s == found.cost_s
 
 
 @pytest.mark.parametrize("make", SHAPES)
 def test_each_tensor_is_sent_once(make: Callable[[int], CostNetwork]) -> None:
     """All assignments are looked at, and those with a tensor in two other states left out."""
-    for seed in range(6):
+    for seed in range(4):
         problem = make(seed, 5) if make is not chain else make(seed, 2)
         edges, best = edges_of(problem), math.inf
         for point in enumerate_assignments(problem):
