@@ -26,7 +26,7 @@ from autoddl.sbp.shares import unit_vectors
 from autoddl.search.exact import primal_dual as exact
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.rivals.hap import alternation
-from experiments.lib.two_kinds import of_two_kinds
+from experiments.lib.varied_profiles import of_two_kinds
 
 LENGTHS = (24, 48, 60, 64, 72, 96, 120)  # times 8: what shares of all small sums divide, and few
 MOST_UNITS = 8  # of the vectors that are tried in full

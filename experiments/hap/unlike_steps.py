@@ -21,9 +21,8 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.state import broadcast
 from experiments.hidup import moe_models
 from experiments.lib.frames import Row
-from experiments.lib.node_links import as_fast
 from experiments.lib.programs import captured
-from experiments.lib.two_kinds import of_kinds, of_two_kinds
+from experiments.lib.varied_profiles import as_fast, of_kinds, of_two_kinds
 
 BASE = "v100-8x"
 BATCH = 48  # 3, 4, 6, 8, 12 and 16 units divide it

@@ -28,7 +28,7 @@ from autoddl.perfmodel.profile import Profile
 from experiments.hidup import moe_models as paper
 from experiments.lib import cli, frames
 from experiments.lib.frames import Row, RowStore
-from experiments.lib.node_links import as_fast, at_rate
+from experiments.lib.varied_profiles import as_fast, at_rate
 
 ROUNDED = 5e-4  # bars are in whole ms
 COLUMNS: frames.Formats = {

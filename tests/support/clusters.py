@@ -7,7 +7,7 @@ from typing import Any
 from autoddl.perfmodel.profile import ALIKE, Profile
 from autoddl.perfmodel.profile_entries import Device, Kernel, Link
 from autoddl.sbp.boxing import COLLECTIVES
-from experiments.lib.two_kinds import of_two_kinds
+from experiments.lib.varied_profiles import of_two_kinds
 
 __all__ = ["cluster", "counting", "of_two_kinds"]
 

@@ -13,8 +13,7 @@ from autoddl.search.budget import Budget
 from experiments.hap.__main__ import MISSES, command, synthesis_row, toy_row
 from experiments.hap.unlike_steps import compute_s, grouped_saves_s
 from experiments.lib import cli
-from experiments.lib.node_links import as_fast
-from experiments.lib.two_kinds import of_kinds, of_two_kinds
+from experiments.lib.varied_profiles import as_fast, of_kinds, of_two_kinds
 from tests.support.clusters import cluster
 from tests.support.programs import mlp
 

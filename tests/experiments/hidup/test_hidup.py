@@ -15,7 +15,7 @@ from experiments.hidup import moe_models
 from experiments.hidup.__main__ import STUDIES, command, compared
 from experiments.hidup.moe_models import MODELS, PAPER, placement, program, sizes_of
 from experiments.lib import cli
-from experiments.lib.node_links import as_fast, at_rate
+from experiments.lib.varied_profiles import as_fast, at_rate
 from tests.support.clusters import cluster
 from tests.support.model_sizes import parameters
 from tests.support.programs import mlp
