@@ -4,7 +4,8 @@
                speed, without communication ("ideal")
     ablation   HAP's figure 15: data parallelism on even cuts (DP-EV), what the search finds there (+Q),
                over shares (+B), and what grouped broadcasts would save where they are sooner (+C, a
-               bound), on two nodes of each kind at 10 Gbit/s
+               bound), on two nodes of each kind at 10 and 100 Gbit/s; nothing overlaps, as in
+               the paper
     toys       50 small random programs and clusters: the planner's race over shares, and HAP's
                alternation, beside the best of all shares of up to 8 units
     synthesis  the same programs by HAP's A*: states looked at by each heuristic, and what sending each
@@ -19,6 +20,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from experiments.lib.frames import Row, RowStore
 TOYS = 50
 EQUAL = 1 + 1e-9  # relative; sums in another order
 SLOWER = (2.0, 4.0)
+GBITS = (10.0, 100.0)
 
 
 def _ms(value: float) -> str:
@@ -47,8 +50,8 @@ COLUMNS: dict[str, frames.Formats] = {
         "mesh": "{}", "ideal_s": _ms,
     },
     "ablation": {
-        "model": "{}", "pair": "{}", "data_s": _ms, "even_s": _ms, "shares_s": _ms, "mesh": "{}",
-        "saved_s": "{:.4f}", "q": "{:.2f}", "b": "{:.2f}",
+        "model": "{}", "pair": "{}", "gbit": "{:g}", "data_s": _ms, "even_s": _ms, "shares_s": _ms, "mesh": "{}",
+        "saved_s": "{:.4f}", "gap": "{:.1%}", "q": "{:.2f}", "b": "{:.2f}",
     },
     "toys": {
         "toys": "{}", "race finds it": "{}", "shares win": "{}", "hap finds it": "{}",
@@ -69,8 +72,8 @@ def _cases(study: str, models: Sequence[str]) -> Iterator[tuple[Row, Callable[..
                 yield {"model": model, "slower": slower}, unlike_steps.table_row
     elif study == "ablation":
         for model in models:
-            for pair in unlike_steps.PAIRS:
-                yield {"model": model, "pair": pair}, unlike_steps.ablation_row
+            for pair, gbit in product(unlike_steps.PAIRS, GBITS):
+                yield {"model": model, "pair": pair, "gbit": gbit}, unlike_steps.ablation_row
     else:
         make = toy_row if study == "toys" else synthesis_row
         for seed in range(TOYS):
