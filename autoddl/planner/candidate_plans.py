@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -60,12 +60,14 @@ def meshes_and_ways(request: Request) -> Iterator[tuple[Mesh, tuple[StreamUse, .
 
     Where it has none of those that are asked for the making of its problem is refused.
     """
-    given = request.mesh
-    free = chain(request.cluster.meshes(request.most_axes), share_meshes(request))
+    meshes: Iterable[Mesh]
     if request.search == HAP:
-        free = chain([alternated_mesh(request)])
-        given = None
-    for mesh in [given] if given is not None else free:
+        meshes = [alternated_mesh(request)]
+    elif request.mesh is not None:
+        meshes = [request.mesh]
+    else:
+        meshes = chain(request.cluster.meshes(request.most_axes), share_meshes(request))
+    for mesh in meshes:
         ways = request.ways_of()
         yield mesh, tuple(way for way in ways if way.runs_on(mesh)) or ways
 

@@ -50,8 +50,8 @@ COLUMNS: dict[str, frames.Formats] = {
         "mesh": "{}", "ideal_s": _ms,
     },
     "ablation": {
-        "model": "{}", "pair": "{}", "gbit": "{:g}", "data_s": _ms, "even_s": _ms, "shares_s": _ms, "mesh": "{}",
-        "saved_s": "{:.4f}", "gap": "{:.1%}", "q": "{:.2f}", "b": "{:.2f}",
+        "model": "{}", "pair": "{}", "gbit": "{:g}", "data_s": _ms, "even_s": _ms, "shares_s": _ms,
+        "mesh": "{}", "saved_s": "{:.4f}", "gap": "{:.1%}", "q": "{:.2f}", "b": "{:.2f}",
     },
     "toys": {
         "toys": "{}", "race finds it": "{}", "shares win": "{}", "hap finds it": "{}",
