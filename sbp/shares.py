@@ -12,10 +12,10 @@ that are rounded; whole units keep cuts of cuts exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import TypeAlias
 
 from autoddl.errors import AutoDDLError, shown
@@ -118,3 +118,13 @@ def portion(cut: Cut, place: int) -> Cut:
     if not isinstance(cut, Shares):
         return cut
     return Portion(cut.units[place], cut.total, len(cut.units))
+
+
+def unit_vectors(counts: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
+    """Yield the units of a place of each kind, of which there are so many, up to `most` together.
+
+    None have a common divisor: (1, 1) and (2, 1) and so on, but not (2, 2).
+    """
+    for found in product(range(1, most + 1), repeat=len(counts)):
+        if math.gcd(*found) == 1 and sum(map(math.prod, zip(found, counts, strict=True))) <= most:
+            yield found

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
 from autoddl.engine.model import StreamUse
 from autoddl.planner.request import Request
-from autoddl.planner.share_vectors import share_meshes
+from autoddl.planner.share_vectors import alternated_mesh, share_meshes
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
+from autoddl.search.solvers.named import HAP
 
 # Of one tensor: tables of all pairs of states grow with the square of it. Half takes the meshes of 4 axes
 # from tensors of 3 dims: DLRM on 4x4 is 3.6 % slower. Twice gives them to tensors of 4 dims: GPT-2 on
@@ -59,9 +60,14 @@ def meshes_and_ways(request: Request) -> Iterator[tuple[Mesh, tuple[StreamUse, .
 
     Where it has none of those that are asked for the making of its problem is refused.
     """
-    given = request.mesh
-    free = chain(request.cluster.meshes(request.most_axes), share_meshes(request))
-    for mesh in [given] if given is not None else free:
+    meshes: Iterable[Mesh]
+    if request.search == HAP:
+        meshes = [alternated_mesh(request)]
+    elif request.mesh is not None:
+        meshes = [request.mesh]
+    else:
+        meshes = chain(request.cluster.meshes(request.most_axes), share_meshes(request))
+    for mesh in meshes:
         ways = request.ways_of()
         yield mesh, tuple(way for way in ways if way.runs_on(mesh)) or ways
 

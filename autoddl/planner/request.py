@@ -24,7 +24,7 @@ from autoddl.search.network.builder import build
 from autoddl.search.network.choices import SignatureLists
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import TIME
-from autoddl.search.solvers.named import HIDUP, SOLVERS
+from autoddl.search.solvers.named import HAP, HIDUP, SOLVERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,8 @@ def read(
             most_axes = most_axes or engine.limits.axes
         meshes = list(whole.meshes(most_axes))
     free = asked.pipeline is None and asked.micro_batches is None
-    if whole.kinds and free and asked.search in SOLVERS and asked.objective == TIME:
+    timed = asked.search in SOLVERS and asked.search != HAP and asked.objective == TIME
+    if whole.kinds and free and timed:
         asked = replace(asked, pipeline=AUTO)
     if whole.sizes:
         _check_unlike_nodes(whole, asked, staged)

@@ -2,28 +2,38 @@
 
 All nodes of a kind have equal shares, in whole units, few enough that dims of models divide. Of a kind
 that takes 1 s for all compute of the program and one that takes 3 s the shares 3/1 take 0.75 s on both;
-2/1 take 0.67 and 1 s. Those of the shortest compute are tried; what they do to communication
-is for the search to find.
+2/1 take 0.67 and 1 s. An op has a part that its share does not change, its launch: with 0.1 s of that on
+the fast kind and 0.3 s on the slow one 4/1 take 0.9 s on both. Those of the shortest compute, op by op on
+the slowest, are tried; what they do to communication is for the search to find.
 
 Source: HAP (seed 001), sharding ratios: a linear program over real ones, alternated with the search.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import product
 
+import numpy as np
+import numpy.typing as npt
+
+from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.roofline import OpWork, device_s
 from autoddl.planner.request import Request
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
+from autoddl.sbp.shares import unit_vectors
 from autoddl.sbp.state import broadcast
+from autoddl.search.result import SearchOptions
+from autoddl.search.rivals.hap import alternation
+from autoddl.search.solvers.named import HAP
+
+Floats = npt.NDArray[np.float64]
 
 MOST_UNITS = 16  # of all nodes together: batches are rarely divided by more
+ROUND = 0.25  # of the budget, for each program that HAP's alternation searches for
 TRIED = 3  # vectors for each mesh: each is a search of its own
 
 
@@ -43,35 +53,67 @@ def share_meshes(request: Request) -> Iterator[Mesh]:
             yield replace(mesh, axes=(replace(mesh.axes[0], shares=shares), *mesh.axes[1:]))
 
 
+def alternated_mesh(request: Request) -> Mesh:
+    """Return the mesh of the shares that HAP's alternation finds.
+
+    Raises:
+        AutoDDLError: there are several axes, no kinds, or nothing that can have shares.
+    """
+    cluster, engine = request.cluster, request.engine
+    mesh = request.mesh or next(cluster.meshes(1), None)
+    if mesh is None:
+        raise AutoDDLError(
+            f"search: got {HAP!r} on cluster {cluster}; it gives shares of one axis; give nodes of one "
+            f"device, cluster='1*v100 + 1*t4', or another search"
+        )
+    if not (request.shares and engine.limits.shares):
+        other = f"engine {engine.title}, which cuts evenly" if request.shares else "shares=False"
+        raise AutoDDLError(
+            f"search: got {HAP!r} with {other}; allowed are engine=None and shares='auto'"
+        )
+    allowance = request.budget.begin()
+    options = SearchOptions(
+        budget=ROUND * allowance.seconds, clock=allowance.clock, memory_bytes=request.limit_bytes
+    )
+    ranks = [cluster.kind(device) for device in range(cluster.size)]
+    return alternation.search(request.problem, mesh, request.profile.devices, ranks, options).mesh
+
+
 def share_vectors(
-    kinds: Mapping[str, int], seconds: Mapping[str, float]
+    kinds: Mapping[str, int], seconds: Mapping[str, Floats]
 ) -> list[Mapping[str, int]]:
     """Return units for a node of each kind, those of the shortest compute first, better than even ones.
 
-    `kinds` counts the nodes of each, `seconds` are those of all compute on one node of a kind.
+    `kinds` counts the nodes of each; `seconds[kind][0, i]` are those of op i on a node of a kind whatever
+    its share is, `seconds[kind][1, i]` what the share multiplies.
     """
 
     def takes_s(vector: Mapping[str, int]) -> float:
-        return max(seconds[kind] * n for kind, n in vector.items()) / _units(vector, kinds)
+        total = _units(vector, kinds)
+        each = [seconds[kind][0] + n / total * seconds[kind][1] for kind, n in vector.items()]
+        return float(np.max(each, axis=0).sum())
 
     even = takes_s(dict.fromkeys(kinds, 1))
-    found = [
-        dict(zip(kinds, units, strict=True))
-        for units in product(range(1, MOST_UNITS), repeat=len(kinds))
-        if math.gcd(*units) == 1
+    vectors = [
+        dict(zip(kinds, u, strict=True)) for u in unit_vectors([*kinds.values()], MOST_UNITS)
     ]
-    found = [v for v in found if _units(v, kinds) <= MOST_UNITS and takes_s(v) < even]
-    return sorted(found, key=lambda vector: (takes_s(vector), _units(vector, kinds)))
+    found = [(takes_s(vector), _units(vector, kinds), vector) for vector in vectors]
+    return [v for s, _, v in sorted(found, key=lambda each: each[:2]) if s < even]
 
 
-def compute_s(program: Program, profile: Profile, cluster: Cluster) -> Mapping[str, float]:
-    """Return what all ops of a program take together on one device of each kind, nothing cut."""
+def compute_s(program: Program, profile: Profile, cluster: Cluster) -> Mapping[str, Floats]:
+    """Return what ops take on one device of each kind, nothing cut: their launches, then what remains."""
     whole = {
         op.name: dict.fromkeys([o for o, _ in op.operands], broadcast(1)) for op in program.ops
     }
     works = [OpWork.of(program, op, whole[op.name], (1,)) for op in program.ops]
-    devices = {kind: next(iter(profile.part([kind]).devices.values())) for kind in cluster.kinds}
-    return {kind: sum(device_s(each, work) for work in works) for kind, each in devices.items()}
+    launches = [work._replace(flops=0.0, moved_bytes=0.0) for work in works]
+    found = {}
+    for kind in dict.fromkeys(cluster.kinds):
+        (device,) = profile.part([kind]).devices.values()
+        first, every = ([device_s(device, work) for work in some] for some in (launches, works))
+        found[kind] = np.array([first, np.subtract(every, first)])
+    return found
 
 
 def _units(vector: Mapping[str, int], kinds: Mapping[str, int]) -> int:

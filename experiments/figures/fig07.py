@@ -38,7 +38,7 @@ MODELS = {
     "dlrm": ("dlrm", "kaggle"),
 }
 # The paper's searches and exact; the ILP is a check of the others, fast is exact that ends earlier.
-COMPARED = tuple(name for name in SOLVERS if name not in ("fast", "hidup", "ilp"))
+COMPARED = tuple(name for name in SOLVERS if name not in ("astar", "fast", "hap", "hidup", "ilp"))
 THIN = 1e-4  # relative; of a trace those improvements are kept that are larger
 WITHIN = 0.03  # of the best cost: the paper's figure for coordinate descent
 POINTS = 200  # of a curve

@@ -21,17 +21,15 @@ from pathlib import Path
 
 import click
 import pandas as pd
-from msgspec import structs
 
 import autoddl
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.profile_entries import Link
 from experiments.hidup import moe_models as paper
 from experiments.lib import cli, frames
 from experiments.lib.frames import Row, RowStore
+from experiments.lib.varied_profiles import as_fast, at_rate
 
-BITS = 8e-9  # a byte at 1 Gbit/s takes so many seconds
 ROUNDED = 5e-4  # bars are in whole ms
 COLUMNS: frames.Formats = {
     "model": "{}", "gpus": "{}", "gbit": "{:g}", "per_gpu": "{}", "halves": "{}", "step_s": "{:.4f}",
@@ -63,33 +61,6 @@ class MoeCase:
         return (
             str(self.gpus) if self.gpus <= paper.GPUS else f"{self.gpus // paper.GPUS}x{paper.GPUS}"
         )
-
-
-def at_rate(profile: Profile, gbit_per_s: float) -> Profile:
-    """Return the profile with this β for all collectives between nodes: 20 Gbit/s is 0.4 ns a byte.
-
-    That is so between two nodes; an all-to-all of whole nodes, whose GPUs share the links, is then too
-    cheap, where `as_fast` keeps it dearer.
-    """
-    return _with_node_links(profile, lambda _: BITS / gbit_per_s)
-
-
-def as_fast(profile: Profile, gbit_per_s: float) -> Profile:
-    """Return the profile whose fastest collective between nodes has this rate; of one node as it is."""
-    if not gbit_per_s:
-        return profile
-    outer = [link for link in profile.links if link.level == profile.levels[0]]
-    factor = gbit_per_s / BITS * min(link.beta_s_per_byte for link in outer)
-    return _with_node_links(profile, lambda link: link.beta_s_per_byte / factor)
-
-
-def _with_node_links(profile: Profile, beta: Callable[[Link], float]) -> Profile:
-    outer = profile.levels[0]
-    links = tuple(
-        structs.replace(link, beta_s_per_byte=beta(link)) if link.level == outer else link
-        for link in profile.links
-    )
-    return structs.replace(profile, links=links)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import DEFAULTS, SearchOptions, SearchResult
 from autoddl.search.rivals import metropolis
 from autoddl.search.rivals import random_sampling as random
+from autoddl.search.rivals.hap import alternation, synthesis
 from autoddl.search.rivals.hidup import chain_search
 from autoddl.search.solvers import coordinate, exhaustive, ilp
 
@@ -17,6 +18,7 @@ Solver = Callable[[CostNetwork, SearchOptions], SearchResult]
 """What every solver does; InfeasibleError: nothing fits, or the problem is too large for it."""
 
 FAST_GAP = 0.01
+HAP = alternation.HAP
 HIDUP = "hidup"  # a model of its own says what a step takes there, which no other plan improves on
 
 
@@ -26,11 +28,21 @@ def fast(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchResul
     return replace(exact.search(problem, replace(options, stop_gap=stop_gap)), solver="fast")
 
 
+def between_shares(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchResult:
+    """Search for the program of HAP's alternation under given shares, as "exact" does.
+
+    Which shares these are is for the planner to ask (rivals.hap.alternation): they are the mesh.
+    """
+    return replace(exact.search(problem, options), solver=HAP)
+
+
 SOLVERS: Mapping[str, Solver] = {
+    "astar": synthesis.search,
     "coordinate": coordinate.search,
     "exact": exact.search,
     "exhaustive": exhaustive.search,
     "fast": fast,
+    HAP: between_shares,
     HIDUP: chain_search.search,
     "ilp": ilp.search,
     "metropolis": metropolis.search,

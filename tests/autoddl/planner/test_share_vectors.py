@@ -6,6 +6,8 @@ import itertools
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 import autoddl
@@ -20,24 +22,46 @@ PROFILE = of_two_kinds(cluster(), 3.0)
 WIDE = mlp(64, (256, 512, 256))
 
 
+def ops(*each: tuple[float, float]) -> npt.NDArray[np.float64]:
+    """Seconds of ops on one device: of its launch, and of the rest."""
+    return np.array(each).T
+
+
 def test_vectors_by_hand() -> None:
     """Three times as fast: three quarters of the work, 0.75 s of 1 s."""
-    first, *_ = share_vectors({"fast": 1, "slow": 1}, {"fast": 1.0, "slow": 3.0})
+    one, three = ops((0.0, 1.0)), ops((0.0, 3.0))
+    first, *_ = share_vectors({"fast": 1, "slow": 1}, {"fast": one, "slow": three})
     assert first == {"fast": 3, "slow": 1}
-    two, *_ = share_vectors({"fast": 1, "slow": 2}, {"fast": 1.0, "slow": 2.0})
+    two, *_ = share_vectors({"fast": 1, "slow": 2}, {"fast": one, "slow": 2 * one})
     assert two == {"fast": 2, "slow": 1}
-    assert share_vectors({"a": 2, "b": 2}, {"a": 1.0, "b": 1.0}) == []
+    assert share_vectors({"a": 2, "b": 2}, {"a": one, "b": one}) == []
+
+
+def test_launches_count() -> None:
+    """0.1 + 0.8 and 0.3 + 3 / 5 s; small ops wait for the slow launch under any shares."""
+    fast, slow = ops((0.1, 1.0)), ops((0.3, 3.0))
+    first, *_ = share_vectors({"fast": 1, "slow": 1}, {"fast": fast, "slow": slow})
+    assert first == {"fast": 4, "slow": 1}
+    small = {"fast": ops((0.0, 1.0), (0.1, 0.0)), "slow": ops((0.0, 3.0), (0.3, 0.0))}
+    first, *_ = share_vectors({"fast": 1, "slow": 1}, small)
+    assert first == {"fast": 3, "slow": 1}
 
 
 @pytest.mark.parametrize("counts", [(1, 1), (2, 1), (1, 3), (1, 1, 1)])
 def test_the_first_vector_is_the_best_of_all(counts: tuple[int, ...]) -> None:
-    seconds = [1.0, 2.7, 5.3][: len(counts)]
+    seconds = [[(0.1, 1), (0, 0.2)], [(0.2, 2.7), (0, 0.2)], [(0.7, 5.3), (0, 0.3)]][: len(counts)]
     kinds = dict(zip("abc", counts, strict=False))
-    found = share_vectors(kinds, dict(zip("abc", seconds, strict=False)))
+    found = share_vectors(kinds, dict(zip("abc", (ops(*each) for each in seconds), strict=False)))
 
     def takes(units: tuple[int, ...]) -> Fraction:
         total = sum(n * u for n, u in zip(counts, units, strict=True))
-        return max(Fraction(s) * u / total for s, u in zip(seconds, units, strict=True))
+        return sum(
+            max(
+                Fraction(of[op][0]) + Fraction(of[op][1]) * u / total
+                for of, u in zip(seconds, units, strict=True)
+            )
+            for op in range(2)
+        )
 
     every = [
         units
@@ -61,6 +85,34 @@ def test_a_plan_over_shares_is_shorter_and_is_read_as_it_was_written(tmp_path: P
     again = autoddl.load(tmp_path / "plan.json")
     assert again == plan and again.mesh == plan.mesh
     assert any(state[0].is_split for state in again.variables.values())
+
+
+def test_haps_search_makes_a_plan_of_what_alternation_ends_at() -> None:
+    asked = {"cluster": "1*fast + 1*slow", "profile": PROFILE, "engine": None, "budget": SOME}
+    plan = autoddl.optimize(WIDE, **asked, search="hap")
+    assert plan.mesh.cuts != plan.mesh.shape and len(plan.parts) == 1
+    assert {each.mesh for each in plan.search.outcomes} <= {plan.mesh.describe()}
+    assert plan.estimate.step_s >= autoddl.optimize(WIDE, **asked).estimate.step_s * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mesh": "2x2"}, "search: got 'hap' on mesh 2x2; it gives shares of one axis"),
+        ({"mesh": "2"}, "search: got 'hap' for devices of one kind;"),
+        ({"cluster": "1*fastx2 + 1*slowx2"}, "search: got 'hap' on cluster 1.fastx2 . 1.slowx2;"),
+        ({"cluster": "1*fast + 1*slow", "shares": False}, "search: got 'hap' with shares=False;"),
+        (
+            {"cluster": "1*fast + 1*slow", "engine": "oneflow"},
+            "search: got 'hap' with engine OneFlow, which cuts evenly; allowed are engine=None",
+        ),
+    ],
+)
+def test_haps_search_needs_one_axis_and_shares(options: dict[str, object], message: str) -> None:
+    given = {"engine": None, "profile": PROFILE if "cluster" in options else cluster(), **options}
+    with pytest.raises(AutoDDLError, match=message) as error:
+        autoddl.optimize(WIDE, search="hap", budget=SOME, **given)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

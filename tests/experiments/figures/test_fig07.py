@@ -137,4 +137,4 @@ def test_what_is_too_large_is_said_once_and_left_out(
 
 def test_bad_solvers_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments(tmp_path, "--solvers", "best")) == 2
-    assert "'--solvers': 'best' is not one of 'coordinate', 'exact'" in capsys.readouterr().err
+    assert "'--solvers': 'best' is not one of 'astar', 'coordinate'" in capsys.readouterr().err

@@ -9,11 +9,13 @@ import pandas as pd
 import pytest
 
 import autoddl
+from autoddl.perfmodel import profile as profiles
 from autoddl.sbp.mesh import Mesh
 from experiments.hidup import moe_models
-from experiments.hidup.__main__ import STUDIES, as_fast, at_rate, command, compared
+from experiments.hidup.__main__ import STUDIES, command, compared
 from experiments.hidup.moe_models import MODELS, PAPER, placement, program, sizes_of
 from experiments.lib import cli
+from experiments.lib.varied_profiles import as_fast, at_rate
 from tests.support.clusters import cluster
 from tests.support.model_sizes import parameters
 from tests.support.programs import mlp
@@ -34,6 +36,18 @@ def test_only_links_between_nodes_change() -> None:
             assert new.beta_s_per_byte == pytest.approx(expected, rel=1e-12)
             assert new.alpha_s == old.alpha_s
     assert as_fast(PROFILE, 0.0) is PROFILE
+
+
+def test_one_rate_for_all_algorithms_leaves_the_line_of_the_shortest_latency() -> None:
+    profile = profiles.load(moe_models.PROFILE)
+    found = at_rate(profile, 20.0)
+    reduce = [
+        link for link in profile.links if (link.level, link.collective) == ("node", "all_reduce")
+    ]
+    reduce = [link for link in reduce if link.key == reduce[0].key]
+    kept = [link for link in found.links if link.key == reduce[0].key]
+    assert len(reduce) == 2 and [link.beta_s_per_byte for link in kept] == pytest.approx([4e-10])
+    assert kept[0].alpha_s == min(link.alpha_s for link in reduce)
 
 
 def frame(**fields: Any) -> pd.DataFrame:
