@@ -283,7 +283,7 @@ def optimize(
             of them, OneFlow's own settings by default. Other ones have to be made before the first
             nn.Graph of a process (oneflow.boxing.nccl).
         shares: "auto" lets devices of several kinds have unlike shares of what is cut, in whole units
-            such as 3/1, where the engine can; False does not.
+            such as 3/1, where the engine can, and these are searched as long again; False does not.
         parts: whether stages are on "equal" parts of the devices, or on "any": of unlike sizes and
             meshes. "auto" is any where devices are of several kinds, else equal.
         trials: so many of the best plans are run before the fastest is chosen, on ranks of this machine,

@@ -58,7 +58,8 @@ class Candidate:
 def meshes_and_ways(request: Request) -> Iterator[tuple[Mesh, tuple[StreamUse, ...]]]:
     """Yield the meshes of plans without stages, each with the ways to run boxings that it has.
 
-    Where it has none of those that are asked for the making of its problem is refused.
+    Where it has none of those that are asked for the making of its problem is refused. Those with shares
+    come last.
     """
     meshes: Iterable[Mesh]
     if request.search == HAP:

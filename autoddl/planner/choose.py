@@ -194,15 +194,22 @@ def _least_stages(error: InfeasibleError, request: Request) -> int:
 
 
 def _unstaged(request: Request, race: Race, allowance: Allowance) -> Race:
-    """Search the candidates without stages: the lowest bounds first, equal ones in the given order."""
+    """Search the candidates without stages: the lowest bounds first, equal ones in the given order.
+
+    Meshes with shares get as much again, after the others: so no plan is slower for them.
+    """
     meshes = dict(meshes_and_ways(request))
     wide = {m for m in meshes if len(meshes) > 1 and too_large(request.program, m)}
-    places = [
-        OnMesh(request, mesh, number, ways, allowance.seconds / len(meshes))
-        for number, (mesh, ways) in enumerate(meshes.items())
-        if mesh not in wide
-    ]
-    race.run((WholeStep(place, way) for place in places for way in place.ways), allowance)
+    even = [mesh for mesh in meshes if mesh.cuts == mesh.shape]
+    for some in (even, [mesh for mesh in meshes if mesh.cuts != mesh.shape]):
+        places = [
+            OnMesh(request, mesh, number, meshes[mesh], allowance.seconds / len(some))
+            for number, mesh in enumerate(some)
+            if mesh not in wide
+        ]
+        if places:
+            own = allowance if some is even else allowance.next(allowance.seconds)
+            race.run((WholeStep(place, way) for place in places for way in place.ways), own)
     if race.best is None:
         raise race.failure() or InfeasibleError(
             f"mesh: tensors have too many states on all meshes {', '.join(map(str, meshes))}; give one"

@@ -41,7 +41,7 @@ ROUNDS = 50  # of dual ascent, once
 MADE, SENT, WANTED = range(3)
 
 
-class Property(NamedTuple):
+class NumberedProperty(NamedTuple):
     """A tensor, by its factor, in a state: MADE or SENT so, or WANTED so before it is made.
 
     The update of a parameter wants its gradient in the state that was chosen for the parameter.
@@ -52,7 +52,7 @@ class Property(NamedTuple):
     how: int
 
 
-Properties = frozenset[Property]
+Properties = frozenset[NumberedProperty]
 
 
 class Triple(NamedTuple):
@@ -159,11 +159,11 @@ class _Triples:
     ) -> tuple[float, Properties] | None:
         """Return the seconds of communication, and what holds behind it and a computation."""
         made = {**made, **dict(triple.makes)}
-        new = {Property(t, s, MADE) for t, s in triple.makes}
+        new = {NumberedProperty(t, s, MADE) for t, s in triple.makes}
         wanted = {(p.tensor, p.state) for p in holds if p.how == WANTED and p.tensor in made}
-        new |= {Property(t, s, WANTED) for t, s in triple.needs if t not in made}
+        new |= {NumberedProperty(t, s, WANTED) for t, s in triple.needs if t not in made}
         wanted |= {(t, s) for t, s in triple.needs if t in made}
-        sent = {Property(t, s, SENT) for t, s in wanted if s != made[t]} - holds
+        sent = {NumberedProperty(t, s, SENT) for t, s in wanted if s != made[t]} - holds
         known = {p.tensor for p in holds if p.how == SENT}
         if self.once:
             tensors = [p.tensor for p in sent]
