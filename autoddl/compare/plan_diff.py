@@ -21,11 +21,12 @@ from autoddl.sbp.program.blocks import pattern
 from autoddl.sbp.program.ops_and_tensors import AGAIN
 from autoddl.sbp.rewrites.micro_batch import batch_of
 from autoddl.sbp.rewrites.recomputed_layers import ops_again
+from autoddl.sbp.state import B, NdSbp
 from autoddl.units import bytes_text, runs_text
 
 
 @dataclass(frozen=True)
-class Setting:
+class PlanSetting:
     """Something that plans are made for or with: what it is in both, as text."""
 
     name: str
@@ -34,7 +35,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Side:
+class LayerSide:
     """What one plan does in some modules: in words, the states of an op, and what all of them cost."""
 
     words: str
@@ -50,8 +51,8 @@ class LayerDiff:
 
     modules: tuple[str, ...]
     ops: int
-    first: Side
-    second: Side
+    first: LayerSide
+    second: LayerSide
 
     @property
     def name(self) -> str:
@@ -63,7 +64,7 @@ class LayerDiff:
 class PlanDiff:
     """What differs between two plans; `estimates` are those of both, whether they differ or not."""
 
-    settings: tuple[Setting, ...]
+    settings: tuple[PlanSetting, ...]
     layers: tuple[LayerDiff, ...]
     estimates: tuple[Estimate, Estimate]
 
@@ -104,9 +105,11 @@ def diff(first: PlanValue, second: PlanValue) -> PlanDiff:
     _check_same_model(first, second)
     ours, theirs = _settings(first), _settings(second)
     settings = [
-        Setting(name, told, theirs[name]) for name, told in ours.items() if told != theirs[name]
+        PlanSetting(name, told, theirs[name]) for name, told in ours.items() if told != theirs[name]
     ]
-    return PlanDiff(tuple(settings), tuple(_layers(first, second)), (first.estimate, second.estimate))
+    return PlanDiff(
+        tuple(settings), tuple(_layers(first, second)), (first.estimate, second.estimate)
+    )
 
 
 def _check_same_model(first: PlanValue, second: PlanValue) -> None:
@@ -115,7 +118,9 @@ def _check_same_model(first: PlanValue, second: PlanValue) -> None:
     prints = f"fingerprints {one.fingerprint} and {other.fingerprint}"
 
     def refused(what: str) -> AutoDDLError:
-        return AutoDDLError(f"diff: plans of different programs ({prints}): {what}; give two of one")
+        return AutoDDLError(
+            f"diff: plans of different programs ({prints}): {what}; give two of one"
+        )
 
     if one.device != other.device:
         raise refused(f"for {one.device} and for {other.device} devices, whose ops differ")
@@ -123,7 +128,9 @@ def _check_same_model(first: PlanValue, second: PlanValue) -> None:
     for name in sorted({*shapes, *theirs}):
         if shapes.get(name) != theirs.get(name):
             told = [f"has shape {s[name]}" if name in s else "is missing" for s in (shapes, theirs)]
-            raise refused(f"parameter {shown(name, 80)} {told[0]} in the first and {told[1]} in the second")
+            raise refused(
+                f"parameter {shown(name, 80)} {told[0]} in the first and {told[1]} in the second"
+            )
     modules, others = ({m: _names(o) for m, o in modules_of(p).items()} for p in (one, other))
     for name in sorted({*modules, *others}):
         if not modules.get(name, set()) & others.get(name, set()):
@@ -202,14 +209,15 @@ def _layers(first: PlanValue, second: PlanValue) -> Iterator[LayerDiff]:
         if not differ:
             continue
         sides = [
-            _told(plan, own[name], differ)
-            for plan, own in ((first, modules), (second, others))
+            _told(plan, own[name], differ) for plan, own in ((first, modules), (second, others))
         ]
         alike.setdefault((pattern(name), len(differ), *sides), []).append(name)
     costs = [_costs(plan) for plan in (first, second)]
     for (_, count, *sides), names in alike.items():
         one, other = (
-            Side(*told, *(sum(each) for each in zip(*(c.get(n, _FREE) for n in names), strict=True)))
+            LayerSide(
+                *told, *(sum(each) for each in zip(*(c.get(n, _FREE) for n in names), strict=True))
+            )
             for told, c in zip(sides, costs, strict=True)
         )
         yield LayerDiff(tuple(names), count, one, other)
@@ -219,16 +227,21 @@ _FREE = (0.0, 0.0, 0)
 
 
 def _states(plan: PlanValue) -> Mapping[str, tuple[Any, ...]]:
-    """Return the states of ops and parameters by name, with the mesh that they are on."""
+    """Return the states of ops and parameters by name, with the mesh that they are on.
+
+    What is whole on every device is the same on any mesh.
+    """
+
+    def on(mesh: str, states: Mapping[str, NdSbp]) -> tuple[Any, ...]:
+        cut = any(entry != B for state in states.values() for entry in state)
+        return (mesh, *sorted((o, str(s)) for o, s in states.items())) if cut else ()
+
     found = dict[str, tuple[Any, ...]]()
     for part in plan.parts:
         mesh, layout = part.mesh.describe(), part.layout
-        found |= {
-            op: (mesh, *sorted((o, str(s)) for o, s in signature.items()))
-            for op, signature in layout.signatures.items()
-        }
+        found |= {op: on(mesh, signature) for op, signature in layout.signatures.items()}
         for kept in (layout.variables, layout.inputs):
-            found |= {name: (mesh, str(state)) for name, state in kept.items()}
+            found |= {name: on(mesh, {"": state}) for name, state in kept.items()}
     return found
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from autoddl.calls import uncollected
 from autoddl.compare.plan_diff import diff, samples_of
 from autoddl.compare.staged_again import cluster_of_stages, staged_again
 from autoddl.compare.variants import Read
-from autoddl.errors import AutoDDLError, InfeasibleError, shown
+from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.explain.reopened import reopened
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
@@ -24,8 +26,11 @@ from autoddl.sbp.rewrites.micro_batch import with_batch
 from autoddl.sbp.rewrites.recomputed_layers import with_nothing_again
 from autoddl.search.budget import Budget
 
-_BUT = ("profile", "memory limit", "search", "order of ops")
-"""What `difference` does not tell of two plans: it always differs, or says nothing of states."""
+_BUT = (
+    "profile", "memory limit", "search", "order of ops", "ranks of each stage",
+    "first module of each stage", "micro-batches in flight",
+)  # fmt: skip
+"""What `difference` does not tell of two plans: it always differs, or follows from the rest."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,13 @@ class Recost:
         if self.again is None or not self.now.step_s:
             return None
         return 1 - self.again.estimate.step_s / self.now.step_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values, of planning again its prediction."""
+        names = [each.name for each in fields(self) if each.name != "again"]
+        told = {name: getattr(self, name) for name in names} | {"fits": self.fits}
+        again = None if self.again is None else self.again.estimate
+        return dict(msgspec.to_builtins({**told, "again": again}))
 
 
 def recost(
@@ -123,13 +135,3 @@ def _again(
     with uncollected():
         (found,) = choose.best(read(program, options), 1)
     return replace(found, duplex=plan.duplex) if plan.duplex else found
-
-
-def told(found: Recost) -> dict[str, Any]:
-    """Return new costs as plain values, of planning again its prediction."""
-    again = None if found.again is None else vars(found.again.estimate)
-    own = {"before": vars(found.before), "now": vars(found.now), "again": again}
-    return {
-        "profiles": [found.before_profile, found.profile], **own, "fits": found.fits,
-        "limit_bytes": found.limit_bytes, "difference": found.difference, "note": found.note,
-    }  # fmt: skip

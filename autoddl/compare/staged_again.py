@@ -1,7 +1,7 @@
 """A plan with stages or micro-batches as the assignments that it was cut from, priced with a profile.
 
-Each class of stages (those of one mesh) follows one assignment. Its file has the states of what each stage
-runs; what runs on other classes is whole here, and costs this one nothing.
+Each class of stages (those of one mesh) follows one assignment. The file of a plan has the states of what
+each stage runs; what runs on other classes is whole here, and costs this one nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def cluster_of_stages(plan: PlanValue, profile: Profile, given: Any) -> Cluster:
         cluster = cluster_of(given, profile.levels)
         if cluster.size != plan.devices:
             raise AutoDDLError(
-                f"cluster: got {shown(str(given), 60)} with {cluster.size} devices; the plan has {plan.devices}"
+                f"cluster: got {shown(str(given), 60)} with {cluster.size} devices; the plan has "
+                f"{plan.devices}"
             )
         return cluster
     if len(plan.parts) == 1:
@@ -153,8 +154,8 @@ def _choices(plan: PlanValue, problem: CostNetwork, stages: Collection[int]) -> 
         key = tuple(wanted[o] if isinstance(wanted, Mapping) else wanted for o in operands)
         if key not in keys:
             raise AutoDDLError(
-                f"plan: {sort} {shown(name, 80)} has states {', '.join(map(str, key))}, which are none of "
-                "those that can be planned; plan again with autoddl.optimize"
+                f"plan: {sort} {shown(name, 80)} has states {', '.join(map(str, key))}, which are none "
+                "of those that can be planned; plan again with autoddl.optimize"
             )
         yield keys.index(key)
 

@@ -1,8 +1,7 @@
 """What if links, devices, memory, mesh or batch were others: a plan for each variant of a request.
 
-    base                   mesh 4x8, profile h100, batch 256
-    links of node 2x       the same, where β of the links of level node is halved
-    batch 512              the same for the program of a batch of 512, made from that of 256
+Of a base (mesh 4x8, profile h100, batch 256) "links of node 2x" is the same where β of the links of level
+node is halved, "batch 512" the same for the program of that batch, made from the base's.
 """
 
 from __future__ import annotations
@@ -165,8 +164,8 @@ def what_if(
 ) -> WhatIf:  # fmt: skip
     """Return the base and its variants, each planned by itself.
 
-    `axes` has the values of "links", "device", "memory", "mesh" and "batch" that are tried, each alone, or
-    in all combinations that the `product` of axes has. A variant without a plan is a row, too.
+    `axes` has the values of "links", "device", "memory", "mesh" and "batch" that are tried, each alone,
+    or in all combinations that the `product` of axes has. A variant without a plan is a row, too.
 
     Raises:
         AutoDDLError: an axis has a value that can't be, before anything is planned; or the base has no
@@ -183,7 +182,7 @@ def what_if(
         for case in cases:
             name = ", ".join(change.name for change in case)
             requests.append((name, asker.request(case, read)))
-    found = []
+    found = list[Variant]()
     for number, (name, request) in enumerate(requests, 1):
         tell(f"{name} ({number} of {len(requests)})")
         found.append(planned(request, name) if number == 1 else planned_or_why(request, name))

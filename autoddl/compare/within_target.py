@@ -78,7 +78,8 @@ def target_of(step: Any, throughput: Any) -> Target:
     step_s = None if step is None else quantity(step, SECONDS)
     if step_s is not None and not 0 < step_s < math.inf:
         raise AutoDDLError(
-            f"step: got {shown(step, 100)}; allowed are times > 0 such as '100ms', '1.5s' or 0.1 (seconds)"
+            f"step: got {shown(step, 100)}; allowed are times > 0 such as '100ms', '1.5s' or 0.1 "
+            "(seconds)"
         )
     rate = None if throughput is None else quantity(throughput, {"": 1})
     if rate is not None and not 0 < rate < math.inf:

@@ -105,7 +105,8 @@ def request_of(
     ]
     return Request(
         program=plan.program, engine=plan.engine, cluster=cluster or plan.mesh.cluster,
-        profile=profile, mesh=plan.mesh, limit_bytes=plan.memory_limit_bytes, ways=tuple(ways[:1]), lists=_lists(plan),
+        profile=profile, mesh=plan.mesh, limit_bytes=plan.memory_limit_bytes, ways=tuple(ways[:1]),
+        lists=_lists(plan),
         objective=plan.search.objective, seed=plan.search.seed, fusion=own, recompute="none",
         compute_stream=plan.compute_stream, allow_local_batchnorm=allowed,
         dropout=SHARDED if allowed else EXACT,

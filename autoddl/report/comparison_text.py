@@ -9,7 +9,7 @@ from dataclasses import fields
 from rich.console import Console
 from rich.table import Table
 
-from autoddl.compare.plan_diff import LayerDiff, PlanDiff, Side
+from autoddl.compare.plan_diff import LayerDiff, PlanDiff, LayerSide
 from autoddl.compare.recosted import Recost
 from autoddl.compare.variants import Variant, WhatIf
 from autoddl.compare.within_target import Fit
@@ -97,7 +97,9 @@ def _print_diff(console: Console, told: PlanDiff) -> None:
     if told.settings:
         table = _table("what the plans are made for and how", "", "first", "second", left=3)
         for each in told.settings:
-            table.add_row(*(shown(text, MOST_TEXT) for text in (each.name, each.first, each.second)))
+            table.add_row(
+                *(shown(text, MOST_TEXT) for text in (each.name, each.first, each.second))
+            )
         console.print(table)
     if told.layers:
         table = _table(
@@ -109,7 +111,9 @@ def _print_diff(console: Console, told: PlanDiff) -> None:
         console.print(table)
     else:
         console.print("no op has other states")
-    table = _table("predicted per step and device", "", "step", "compute", "communication", "memory")
+    table = _table(
+        "predicted per step and device", "", "step", "compute", "communication", "memory"
+    )
     for name, row in zip(("first", "second"), told.estimates, strict=True):
         table.add_row(name, *_estimate(row))
     console.print(table)
@@ -128,7 +132,7 @@ def _sides(layer: LayerDiff) -> list[str]:
     return found
 
 
-def _costs(first: Side, second: Side) -> list[str]:
+def _costs(first: LayerSide, second: LayerSide) -> list[str]:
     pairs = (
         (first.compute_s, second.compute_s, seconds_text),
         (first.communication_s, second.communication_s, seconds_text),
@@ -212,8 +216,13 @@ def _cells(variant: Variant) -> list[str]:
     price_s, rate = variant.device_s_per_sample, variant.samples_per_s
     return [
         seconds_text(step_s), bytes_text(memory), "-" if price_s is None else seconds_text(price_s),
-        "-" if rate is None else f"{rate:.4g}/s", f"{gap:.1%}",
+        "-" if rate is None else _rate(rate), f"{gap:.1%}",
     ]  # fmt: skip
+
+
+def _rate(samples_per_s: float) -> str:
+    digits = ",.0f" if samples_per_s >= 100 else ".3g"
+    return f"{samples_per_s:{digits}}/s"
 
 
 def _print_notes(console: Console, variants: tuple[Variant, ...]) -> None:

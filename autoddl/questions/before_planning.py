@@ -1,4 +1,4 @@
-"""What users ask before they have a plan: `what_if` compares variants, `fit` finds the smallest cluster."""
+"""What users ask before they have a plan: `what_if` compares variants, `fit` finds a cluster or batch."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def what_if(
         "mesh": meshes if clustered else meshes[1:], "batch": batch,
     }  # fmt: skip
     tell = (lambda _: None) if progress is None else callback(progress)
-    found = variants.what_if(
-        asked.program, asked.options, read, axes, product=product, tell=tell
-    )
+    found = variants.what_if(asked.program, asked.options, read, axes, product=product, tell=tell)
     return ShownWhatIf.of(found)
 
 
@@ -114,8 +112,8 @@ def fit(
 
     if batch not in (None, within_target.LARGEST):
         raise AutoDDLError(
-            f"batch: got {shown(batch, 100)}; allowed is {within_target.LARGEST!r}, or leave it out for the "
-            "smallest cluster"
+            f"batch: got {shown(batch, 100)}; allowed is {within_target.LARGEST!r}, or leave it out for "
+            "the smallest cluster"
         )
     target = within_target.target_of(step, throughput)
     found = within_target.clusters_of(node_size, most) if clusters is None else clusters
@@ -126,9 +124,7 @@ def fit(
             asked.program, asked.options, read, target, found, tell=tell
         )
     else:
-        told = within_target.largest_batch(
-            asked.program, asked.options, read, target, tell=tell
-        )
+        told = within_target.largest_batch(asked.program, asked.options, read, target, tell=tell)
     return ShownFit.of(told)
 
 
