@@ -1,6 +1,6 @@
 """Profiles as they would be with faster links or devices: one frozen value makes another.
 
-scaled(profile, bandwidth={"node": 2.0})       β of links of level node halved, α as it is
+`scaled(profile, bandwidth={"node": 2.0})` halves β of the links of level node and leaves α as it is.
 """
 
 from __future__ import annotations

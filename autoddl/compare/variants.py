@@ -171,7 +171,7 @@ def what_if(
         AutoDDLError: an axis has a value that can't be, before anything is planned; or the base has no
             plan, and not for its memory.
     """
-    by_axis = [found for axis in _AXES if (found := _changes(axis, axes.get(axis)))]
+    by_axis = [own for axis in _AXES if (own := _changes(axis, axes.get(axis)))]
     if not isinstance(product, bool):
         raise AutoDDLError(f"product: got {shown(product, 100)}; allowed are True and False")
     cases = _cases(by_axis, product)

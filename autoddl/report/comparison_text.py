@@ -9,7 +9,7 @@ from dataclasses import fields
 from rich.console import Console
 from rich.table import Table
 
-from autoddl.compare.plan_diff import LayerDiff, PlanDiff, LayerSide
+from autoddl.compare.plan_diff import LayerDiff, LayerSide, PlanDiff
 from autoddl.compare.recosted import Recost
 from autoddl.compare.variants import Variant, WhatIf
 from autoddl.compare.within_target import Fit
