@@ -125,13 +125,13 @@ def _staged(plan: PlanValue, request: Request, program: Program, found: Position
 def _bounds(plan: PlanValue, program: Program, found: Positions) -> Iterator[int]:
     """Yield the first position of each stage but the first; what any stage may have tells nothing."""
     first: dict[int, int] = {}
-    for op in program.ops:
-        if op.phase == "forward" and not is_own(program, op):
-            stage = plan.stage_of[op.name]
-            first[stage] = min(found.op[op.name], first.get(stage, found.count))
+    for name, place in (*found.op.items(), *found.held.items()):
+        if not is_own(program, program.op.get(name)):
+            stage = plan.stage_of[name]
+            first[stage] = min(place, first.get(stage, found.count))
     for stage in range(1, len(plan.parts)):
         if stage not in first:
-            raise AutoDDLError(f"plan: a stage without forward ops {YET}")
+            raise AutoDDLError(f"plan: a stage without ops of its own {YET}")
         yield first[stage]
 
 

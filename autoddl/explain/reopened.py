@@ -20,6 +20,7 @@ from autoddl.sbp.program import Op
 from autoddl.sbp.rules.registry import Signature, find
 from autoddl.search.network.choices import SignatureLists
 from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.network.evaluator import Ints
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment
 
@@ -133,7 +134,8 @@ def _chosen(plan: PlanValue, request: Request, problem: CostNetwork) -> Reopened
     found = [Assigned(problem, choices)]
     if plan.compute_stream:
         saved = SavedTensors.apply(problem)
-        found += [Assigned(saved.network, of(choices)) for of in (saved.as_read, saved.as_made)]
+        waiting = _waiting(plan, saved, choices)
+        found += [Assigned(saved.network, of) for of in (waiting, saved.as_read(choices))]
     for same in (set, _ends):  # under another profile the best paths between two states are others
         for one in found:
             if same(one.layout.redistributions) == same(plan.redistributions):
@@ -142,6 +144,30 @@ def _chosen(plan: PlanValue, request: Request, problem: CostNetwork) -> Reopened
         "plan: tensors are redistributed in other ways than the search would; plans that were written by "
         "hand, or whose tensors wait in states of their own, can't be priced again yet"
     )
+
+
+def _waiting(plan: PlanValue, saved: SavedTensors, choices: Ints) -> Assignment:
+    """Return the plan's choices with those of its tensors that wait: that which moves them as the plan does.
+
+    Each tensor is moved whatever others do, so that the choices of all are tried at once.
+    """
+    variables, wanted = saved.network.variables, _by_tensor(plan.redistributions)
+    found = np.array(saved.as_read(choices), dtype=np.int64)
+    unlike = saved.variables.tolist()
+    sizes = {variable: len(variables.of(variable).choices) for variable in unlike}
+    for choice in range(-1, max(sizes.values(), default=0)):  # as they are at first
+        for variable in unlike:
+            found[variable] = found[variable] if choice < 0 else min(choice, sizes[variable] - 1)
+        have = _by_tensor(Assigned(saved.network, Assignment(found)).layout.redistributions)
+        unlike = [v for v in unlike if have.get(variables.name[v]) != wanted.get(variables.name[v])]
+    return Assignment(found)
+
+
+def _by_tensor(moves: Iterable[Redistribution]) -> dict[str, set[Redistribution]]:
+    found = dict[str, set[Redistribution]]()
+    for move in moves:
+        found.setdefault(move.tensor, set()).add(move)
+    return found
 
 
 def _ends(moves: Iterable[Redistribution]) -> set[tuple[object, ...]]:
