@@ -74,9 +74,10 @@ def cluster_of_stages(plan: PlanValue, profile: Profile, given: Any) -> Cluster:
     if len(plan.parts) == 1:
         return plan.mesh.cluster
     for outcome in plan.search.outcomes:
-        mesh = Mesh.parse(outcome.mesh)
-        if outcome.stages == 1 and mesh.size == plan.devices:
-            return mesh.cluster
+        if outcome.stages == 1:
+            mesh = Mesh.parse(outcome.mesh)
+            if mesh.size == plan.devices:
+                return mesh.cluster
     outer, *inner = plan.mesh.cluster.levels
     equal = all(part.mesh == plan.mesh for part in plan.parts)
     if equal and outer.name == profile.levels[0]:

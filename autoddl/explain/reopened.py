@@ -147,9 +147,9 @@ def _chosen(plan: PlanValue, request: Request, problem: CostNetwork) -> Reopened
 
 
 def _waiting(plan: PlanValue, saved: SavedTensors, choices: Ints) -> Assignment:
-    """Return the plan's choices with those of its tensors that wait: that which moves them as the plan does.
+    """Return the plan's choices, and of tensors that wait those with which they move as in the plan.
 
-    Each tensor is moved whatever others do, so that the choices of all are tried at once.
+    Each tensor moves whatever others do, so choices of all are tried at once.
     """
     variables, wanted = saved.network.variables, _by_tensor(plan.redistributions)
     found = np.array(saved.as_read(choices), dtype=np.int64)

@@ -1,0 +1,161 @@
+"""Plans with other profiles: their own figures with their own, and those of a search with another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import autoddl
+from autoddl.api import Plan
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.profile import Profile
+from tests.sbp.rewrites.test_sync_batchnorm import program as norms
+from tests.sbp.rewrites.test_whole_masks import program as masks
+from tests.support.budgets import LITTLE
+from tests.support.clusters import cluster, of_two_kinds
+from tests.support.programs import mlp, tied, transformer
+
+LARGE = transformer(layers=2, batch=64, width=64)
+CUDA = replace(LARGE, device="cuda")
+STAGED = {"mesh": "2x1", "pipeline": 2, "micro_batches": 2}
+PLANS: dict[str, dict[str, Any]] = {
+    "mlp": {"program": mlp()},
+    "transformer": {"program": transformer(layers=2)},
+    "data parallel": {"program": LARGE, "search": "data parallel"},
+    "ZeRO": {"program": LARGE, "search": "ZeRO 2"},
+    "queue": {"program": CUDA, "compute_stream": False},
+    "compute stream": {"program": CUDA, "compute_stream": True},
+    "waiting": {"program": CUDA, "compute_stream": True, "memory": "5MiB", "recompute": "none"},
+    "layers again": {"program": LARGE, "recompute": "layers"},
+    "little memory": {"program": LARGE, "mesh": "2", "memory": "6MiB"},
+    "BatchNorm in parts": {"program": norms((64, 32, 16, 16))},
+    "dropout": {"program": masks()},
+    "sharded dropout": {"program": masks(), "dropout": "sharded"},
+    "halves": {"program": transformer(layers=2), "mesh": "4", "duplex": True},
+    "stages": {"program": transformer(layers=2), **STAGED},
+    "micro-batches": {"program": transformer(layers=2), "micro_batches": 4},
+    "stages with dropout": {"program": masks(), **STAGED},
+    "stages with tied weights": {"program": tied(), **STAGED},
+    "unlike stages": {
+        "program": transformer(layers=4, batch=16), "mesh": None, "cluster": "2x4", "pipeline": 3,
+        "parts": "any",
+    },
+}  # fmt: skip
+
+
+def profile_for(name: str) -> Profile:
+    return cluster(device_type=PLANS[name]["program"].device)
+
+
+@cache
+def planned(name: str) -> Plan:
+    options = {"mesh": "2x2", "budget": LITTLE, "profile": profile_for(name), **PLANS[name]}
+    return autoddl.optimize(options.pop("program"), **options)
+
+
+def test_plans_are_of_the_kinds_that_they_are_named_for() -> None:
+    assert planned("queue").queue and planned("compute stream").compute_stream
+    assert any("autoddl-again" in op.name for op in planned("layers again").program.ops)
+    assert any("autoddl-mask" in op.name for op in planned("dropout").program.ops)
+    assert any("autoddl-batchnorm" in op.name for op in planned("BatchNorm in parts").program.ops)
+    shared = [op.name for op in planned("stages with dropout").program.ops]
+    assert any(name.startswith("autoddl-stage") for name in shared)
+    assert len({part.mesh.size for part in planned("unlike stages").parts}) > 1
+    saved = planned("waiting")
+    assert saved.compute_stream and saved.memory_limit_bytes == 5 << 20
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_its_own_profile_gives_its_own_figures(name: str, tmp_path: Path) -> None:
+    """To the last digit: nothing is rounded, and nothing is added in another order."""
+    planned(name).save(tmp_path / "plan.json")
+    plan = autoddl.load(tmp_path / "plan.json")
+    where = "2x4" if name == "unlike stages" else None
+    told = plan.recost(profile_for(name), again=False, cluster=where)
+    assert told.now == told.before == plan.estimate
+    assert told.fits and told.again is None and not told.note
+
+
+def test_another_profile_prices_the_same_states_as_the_planner_does() -> None:
+    """Data parallelism has the same states whatever the links, so planning it there tells its costs."""
+    slow = cluster(overhead_s=3e-5, name="slow")
+    told = planned("data parallel").recost(slow, again=False)
+    expected = autoddl.optimize(
+        LARGE, mesh="2x2", profile=slow, search="data parallel", budget=LITTLE
+    )
+    for field in ("compute_s", "communication_s", "memory_bytes"):
+        assert getattr(told.now, field) == getattr(expected.estimate, field), field
+    assert told.now.step_s == pytest.approx(expected.estimate.step_s, rel=0.02)  # order of ops
+    assert told.profile == "slow" and told.before == planned("data parallel").estimate
+
+
+def test_planning_again_is_what_optimize_finds() -> None:
+    slow = cluster(overhead_s=3e-5, name="slow")
+    told = planned("ZeRO").recost(slow, budget=LITTLE)
+    expected = autoddl.optimize(LARGE, mesh="2x2", profile=slow, budget=LITTLE)
+    assert told.again is not None and told.gain is not None
+    assert told.again.estimate == expected.estimate
+    assert math.isclose(told.gain, 1 - expected.estimate.step_s / told.now.step_s)
+    assert told.gain > 0 and "modules have other states" in told.difference
+    text = str(told)
+    assert "planning again spares " in text and "made-up (as planned)" in text
+
+
+def test_stages_are_planned_again_on_all_devices() -> None:
+    told = planned("stages").recost(cluster(), budget=LITTLE, cluster="2x2")
+    expected = autoddl.optimize(
+        transformer(layers=2), cluster="2x2", profile=cluster(), pipeline="auto", budget=LITTLE
+    )
+    assert told.again is not None and told.again.estimate == expected.estimate
+
+
+def test_less_memory_is_told() -> None:
+    need = planned("data parallel").estimate.memory_bytes
+    roomy, tight = (
+        planned("data parallel").recost(
+            cluster(memory_bytes=need + more), budget=LITTLE, again=more < 0
+        )
+        for more in (0, -1)
+    )
+    assert roomy.fits and not tight.fits
+    assert tight.again is not None and tight.again.estimate.memory_bytes < need
+    assert "does not fit into" in str(tight) and "planning again makes it fit" in str(tight)
+    none = planned("data parallel").recost(cluster(memory_bytes=1000), budget=LITTLE)
+    assert none.again is None and none.note.startswith("nothing fits: ")
+    given = planned("data parallel").recost(cluster(memory_bytes=1), memory=need, again=False)
+    assert given.fits and given.limit_bytes == need
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("mlp", {"profile": "h10"}, "no such file and no bundled profile .*did you mean h100"),
+        ("mlp", {"profile": None}, "recost: no profile given"),
+        ("mlp", {"profile": 3}, "profile: got 3"),
+        ("mlp", {"budget": -1}, "budget: got -1"),
+        ("mlp", {"memory": "lots"}, "memory: got 'lots'"),
+        ("mlp", {"profile": of_two_kinds(cluster())}, "devices of kinds fast, slow"),
+        ("stages", {"cluster": "4x8"}, "with 32 devices; the plan has 4"),
+        ("unlike stages", {}, "stages don't tell in which nodes their devices are; give"),
+    ],
+)
+def test_what_is_wrong_is_one_line(name: str, arguments: dict[str, Any], expected: str) -> None:
+    words = {"profile": cluster(), "again": False, **arguments}
+    with pytest.raises(AutoDDLError, match=expected) as error:
+        planned(name).recost(**words)
+    assert str(error.value).isprintable()
+
+
+def test_stages_on_several_kinds_are_refused() -> None:
+    two = of_two_kinds(cluster())
+    plan = autoddl.optimize(
+        transformer(layers=2), cluster="1*fastx2 + 1*slowx2", profile=two, budget=LITTLE,
+        pipeline=2, micro_batches=2,
+    )  # fmt: skip
+    with pytest.raises(AutoDDLError, match="several kinds can't be priced again yet"):
+        plan.recost(two, cluster="2x2")
