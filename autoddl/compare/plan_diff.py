@@ -205,7 +205,7 @@ def _layers(first: PlanValue, second: PlanValue) -> Iterator[LayerDiff]:
     alike: dict[tuple[Any, ...], list[str]] = {}
     for name in keys:
         known = {**every[0].get(name, {}), **every[1].get(name, {})}
-        differ = [op for op in known if states[0].get(op) != states[1].get(op)]
+        differ = sorted(op for op in known if states[0].get(op) != states[1].get(op))
         if not differ:
             continue
         sides = [

@@ -39,7 +39,9 @@ def test_devices_compute_faster_and_launch_as_fast() -> None:
         assert other.overhead_s == kernel.overhead_s
         for flops, moved in ((1e9, 1.0), (1.0, 1e9)):
             own_s = kernel.op_s("float32", flops, moved) - kernel.overhead_s
-            assert other.op_s("float32", flops, moved) - other.overhead_s == pytest.approx(own_s / 2)
+            assert other.op_s("float32", flops, moved) - other.overhead_s == pytest.approx(
+                own_s / 2
+            )
     assert after.device.memory_bytes == before.device.memory_bytes
     assert after.links == before.links and after.name == "made-up, devices 2x"
 

@@ -69,7 +69,11 @@ def coupled(batch: int) -> Any:
         (mlp(8), True, "batch: got True"),
         (mlp(8), "8", "batch: got '8'"),
         (mlp(8), 1 << 40, "batch: got 1099511627776"),
-        (mlp(1), 4, r"dims 0 have no common batch of 2 or more samples .*; capture the program with"),
+        (
+            mlp(1),
+            4,
+            r"dims 0 have no common batch of 2 or more samples .*; capture the program with",
+        ),
         (coupled(8), 16, "a batch of 16 in place of 8 would cut .* it can't be computed in parts"),
         (coupled(8), 4, "a batch of 4 in place of 8 would cut "),
     ],
