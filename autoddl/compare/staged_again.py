@@ -61,14 +61,17 @@ def cluster_of_stages(plan: PlanValue, profile: Profile, given: Any) -> Cluster:
     """Return all devices of a plan: those given, or those that its file tells.
 
     Raises:
-        AutoDDLError: `given` has another number of devices; or stages don't tell what nodes they are in.
+        AutoDDLError: `given` are other devices; or stages don't tell what nodes they are in.
     """
     if given is not None:
         cluster = cluster_of(given, profile.levels)
-        if cluster.size != plan.devices:
+        told = f"cluster: got {shown(str(given), 60)}"
+        if len(plan.parts) == 1:
+            raise AutoDDLError(f"{told}; the plan has one stage, whose mesh tells it; leave it out")
+        if cluster.size != plan.devices or cluster.kinds:
+            kinds = " of kinds" if cluster.kinds else ""
             raise AutoDDLError(
-                f"cluster: got {shown(str(given), 60)} with {cluster.size} devices; the plan has "
-                f"{plan.devices}"
+                f"{told} with {cluster.size} devices{kinds}; the plan has {plan.devices} that are alike"
             )
         return cluster
     if len(plan.parts) == 1:

@@ -1,4 +1,4 @@
-"""Profiles with other links and devices: seconds follow the closed forms, and what is wrong is one line."""
+"""Profiles with other links and devices: seconds follow closed forms, and what is wrong is one line."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_rows_are_what_single_calls_find() -> None:
         "batch 96": {"program": mlp(96, (64, 128, 64))},
     }
     rows = {row.name: row for row in found().variants}
-    assert list(rows)[0] == BASE and rows.keys() - expected.keys() == {"memory 1.0 KiB"}
+    assert next(iter(rows)) == BASE and rows.keys() - expected.keys() == {"memory 1.0 KiB"}
     for name, changes in expected.items():
         plan, row = single(**changes), rows[name]
         told = row.step_s, row.memory_bytes, row.gap, row.devices
