@@ -277,8 +277,10 @@ def _signature(plan: PlanValue, name: str) -> str:
         ins, outs = ([str(states[o]) for o, _ in side] for side in (op.inputs, op.outputs))
         again = " again" if name.startswith(AGAIN) else ""
         return f"{op.type}{again}: {' × '.join(ins)} → {', '.join(outs)}"
-    kept = {**plan.layout.inputs, **plan.variables}
-    return f"{name.rpartition('.')[2]} kept as {kept[name]}" if name in kept else ""
+    if name in plan.layout.inputs:
+        return f"input {name.removeprefix('input.')} read as {plan.layout.inputs[name]}"
+    leaf, kept = name.rpartition(".")[2], plan.variables
+    return f"{leaf} kept as {kept[name]}" if name in kept else ""
 
 
 def _costs(plan: PlanValue) -> Mapping[str, tuple[float, float, int]]:

@@ -165,7 +165,7 @@ def _print_recost(console: Console, told: Recost) -> None:
     fits = "fits into" if told.fits else "does not fit into"
     console.print(f"the plan {fits} the {room} of a device")
     if told.again is not None:
-        console.print(shown(f"planning again {_gain(told)}: {told.difference}", MOST_TEXT))
+        console.print(shown(f"planning again {_gain(told)}", MOST_TEXT))
     elif told.note:
         console.print(shown(f"not planned again: {told.note}", MOST_TEXT))
 
@@ -173,11 +173,12 @@ def _print_recost(console: Console, told: Recost) -> None:
 def _gain(told: Recost) -> str:
     gain = told.gain
     if told.again is None or gain is None or not told.fits:
-        return "makes it fit"
+        return f"makes it fit: {told.difference}"
     now_s = told.again.estimate.step_s
     if gain <= 0:
-        return f"finds nothing shorter ({seconds_text(now_s)})"
-    return f"spares {seconds_text(told.now.step_s - now_s)} of a step ({gain:.1%})"
+        return "finds nothing shorter within the budget: keep the plan, or give a larger one"
+    spared = seconds_text(told.now.step_s - now_s)
+    return f"spares {spared} of a step ({gain:.1%}): {told.difference}"
 
 
 # --- what if, fit ----------------------------------------------------------------------------

@@ -153,7 +153,11 @@ def test_less_memory_is_told() -> None:
         ("mlp", {"memory": "lots"}, "memory: got 'lots'"),
         ("mlp", {"profile": of_two_kinds(cluster())}, "devices of kinds fast, slow"),
         ("stages", {"cluster": "4x8"}, "with 32 devices; the plan has 4 that are alike"),
-        ("stages", {"cluster": "2*v100x2"}, "with 4 devices of kinds; the plan has 4 that are alike"),
+        (
+            "stages",
+            {"cluster": "2*v100x2"},
+            "with 4 devices of kinds; the plan has 4 that are alike",
+        ),
         ("mlp", {"cluster": "2x2"}, "the plan has one stage, whose mesh tells it; leave it out"),
         ("unlike stages", {}, "stages don't tell in which nodes their devices are; give"),
     ],
