@@ -83,6 +83,17 @@ def test_one_op_in_another_state_is_one_row() -> None:
     assert row.first.memory_bytes == costs.memory_bytes
 
 
+def test_a_parameter_that_is_kept_otherwise_is_a_row() -> None:
+    plan = planned("transformer", search="data parallel")
+    part, name = plan.parts[0], "model.blocks.1.fc1.weight"
+    kept = {**plan.variables, name: autoddl.sbp.state.NdSbp.parse("S0,B")}
+    layout = replace(part.layout, variables=kept)
+    (row,) = plan.diff(replace(plan, parts=(replace(part, layout=layout),))).layers
+    assert row.modules == ("model.blocks.1.fc1",) and row.ops == 1
+    signatures = row.first.signature, row.second.signature
+    assert signatures == ("weight kept as (B, B)", "weight kept as (S0, B)")
+
+
 def test_rows_are_all_modules_whose_states_differ() -> None:
     """Counted op by op, whatever the rows say of them."""
     one, other = planned("transformer"), planned("transformer", search="data parallel")

@@ -14,6 +14,7 @@ import autoddl
 from autoddl.api import Plan
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.scaled_profile import scaled
 from autoddl.sbp.program import Program
 from tests.sbp.rewrites.test_sync_batchnorm import program as norms
 from tests.sbp.rewrites.test_whole_masks import dropped
@@ -52,6 +53,10 @@ PLANS: dict[str, dict[str, Any]] = {
     "sharded dropout": {"program": dropping(), "dropout": "sharded"},
     "halves": {"program": transformer(layers=2), "mesh": "4", "duplex": True},
     "stages": {"program": transformer(layers=2), **STAGED},
+    "slow links": {
+        "program": transformer(layers=4, batch=32), "mesh": "1x2", "pipeline": 2,
+        "micro_batches": 4, "profile": scaled(cluster(), bandwidth={"node": 0.1}),
+    },
     "micro-batches": {"program": transformer(layers=2), "micro_batches": 4},
     "stages with dropout": {"program": dropping(), **STAGED, "mesh": "1x4", "memory": 4_774_246},
     "stages with tied weights": {"program": tied(), **STAGED},
@@ -63,7 +68,8 @@ PLANS: dict[str, dict[str, Any]] = {
 
 
 def profile_for(name: str) -> Profile:
-    return cluster(device_type=PLANS[name]["program"].device)
+    own: Profile | None = PLANS[name].get("profile")
+    return own or cluster(device_type=PLANS[name]["program"].device)
 
 
 @cache
@@ -80,6 +86,7 @@ def test_plans_are_of_the_kinds_that_they_are_named_for() -> None:
     drawn = [op.name for op in planned("stages with dropout").program.ops]
     assert any(name.startswith("autoddl-stage-1-autoddl-mask") for name in drawn)
     assert len({part.mesh.size for part in planned("unlike stages").parts}) > 1
+    assert planned("slow links").parts[0].in_flight == 3  # one more than strict 1F1B
     saved = planned("waiting")
     assert saved.compute_stream and saved.memory_limit_bytes == 5 << 20
 
