@@ -179,7 +179,8 @@ class Plan(PlanValue):
         found = recost(
             self, profile, read if again else None, budget=budget, cluster=cluster, memory=memory
         )
-        return ShownRecost.of(found)
+        again_plan = None if found.again is None else Plan.of(found.again)
+        return ShownRecost.of(replace(found, again=again_plan))
 
     @reported("save")
     def save(self, path: str | Path) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from autoddl.calls import uncollected
 from autoddl.compare.plan_diff import diff, samples_of
-from autoddl.compare.staged_again import cluster_of_stages, staged_again
+from autoddl.compare.staged_again import cluster_of_stages, staged_again, uncut
 from autoddl.compare.variants import Read
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.explain.reopened import reopened
@@ -20,7 +20,7 @@ from autoddl.perfmodel.profile import Profile
 from autoddl.plan.value import Estimate, PlanValue
 from autoddl.planner import choose
 from autoddl.planner.memory_limits import parse_bytes
-from autoddl.planner.plan_options import AUTO, Options
+from autoddl.planner.plan_options import ANY, AUTO, Options
 from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.rewrites.micro_batch import with_batch
 from autoddl.sbp.rewrites.recomputed_layers import with_nothing_again
@@ -123,11 +123,13 @@ def _again(
     )  # fmt: skip
     if plan.pipelined:
         batch = samples_of(plan)
-        if batch is None or any(op.name.startswith("autoddl-") for op in program.ops):
+        if batch is None:
             raise AutoDDLError(
-                "the plan's program is that of a micro-batch in stages; plan with autoddl.optimize"
+                "the plan's program does not tell its batch; plan with autoddl.optimize"
             )
-        program, options = with_batch(program, batch), replace(options, pipeline=AUTO)
+        unlike = len({part.mesh for part in plan.parts}) > 1
+        program = with_batch(uncut(plan), batch)
+        options = replace(options, pipeline=AUTO, parts=ANY if unlike else AUTO)
     if several or plan.pipelined:
         options = replace(options, cluster=devices)
     else:

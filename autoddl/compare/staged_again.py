@@ -41,7 +41,7 @@ def staged_again(plan: PlanValue, profile: Profile, cluster: Cluster) -> Staged:
     """
     if any(part.kinds for part in plan.parts):
         raise AutoDDLError(f"plan: stages on devices of several kinds {YET}")
-    program = _uncut(plan)
+    program = uncut(plan)
     found = positions(program)
     problems = list[str]()
     for allowed in ALLOWED:
@@ -91,7 +91,7 @@ def cluster_of_stages(plan: PlanValue, profile: Profile, given: Any) -> Cluster:
     )
 
 
-def _uncut(plan: PlanValue) -> Program:
+def uncut(plan: PlanValue) -> Program:
     """Return the program of a micro-batch of which the stages' own copies of ops were made."""
     program = plan.program
     if any(op.name.startswith(TIED) for op in program.ops):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from autoddl.api import AskedPlan, asked_of
+from autoddl.api import AskedPlan, Plan, asked_of
 from autoddl.calls import callback, reported
 from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW
@@ -15,6 +15,7 @@ from autoddl.sbp.program import Program
 from autoddl.search.budget import Budget
 
 if TYPE_CHECKING:
+    from autoddl.compare.variants import Variant
     from autoddl.planner.plan_options import Options
     from autoddl.planner.request import Request
     from autoddl.report.comparison_text import ShownFit, ShownWhatIf
@@ -73,7 +74,7 @@ def what_if(
     }  # fmt: skip
     tell = (lambda _: None) if progress is None else callback(progress)
     found = variants.what_if(asked.program, asked.options, read, axes, product=product, tell=tell)
-    return ShownWhatIf.of(found)
+    return ShownWhatIf.of(replace(found, variants=tuple(map(_usable, found.variants))))
 
 
 @reported("fit")
@@ -125,7 +126,13 @@ def fit(
         )
     else:
         told = within_target.largest_batch(asked.program, asked.options, read, target, tell=tell)
-    return ShownFit.of(told)
+    best = None if told.best is None else _usable(told.best)
+    return ShownFit.of(replace(told, tried=tuple(map(_usable, told.tried)), best=best))
+
+
+def _usable(variant: Variant) -> Variant:
+    """Return a variant whose plan has the methods that users call."""
+    return variant if variant.plan is None else replace(variant, plan=Plan.of(variant.plan))
 
 
 def _listed(value: Any) -> list[Any]:

@@ -12,10 +12,12 @@ import pytest
 
 import autoddl
 from autoddl.api import Plan
+from autoddl.compare.staged_again import uncut
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.scaled_profile import scaled
 from autoddl.sbp.program import Program
+from autoddl.sbp.rewrites.micro_batch import batch_of, with_batch
 from tests.sbp.rewrites.test_sync_batchnorm import program as norms
 from tests.sbp.rewrites.test_whole_masks import dropped
 from tests.support.budgets import LITTLE
@@ -119,7 +121,7 @@ def test_planning_again_is_what_optimize_finds() -> None:
     slow = cluster(overhead_s=3e-5, name="slow")
     told = planned("ZeRO").recost(slow, budget=LITTLE)
     expected = autoddl.optimize(LARGE, mesh="2x2", profile=slow, budget=LITTLE)
-    assert told.again is not None and told.gain is not None
+    assert isinstance(told.again, Plan) and told.gain is not None
     assert told.again.estimate == expected.estimate
     assert math.isclose(told.gain, 1 - expected.estimate.step_s / told.now.step_s)
     assert told.gain > 0 and "modules have other states" in told.difference
@@ -184,3 +186,12 @@ def test_stages_on_several_kinds_are_refused() -> None:
     )  # fmt: skip
     with pytest.raises(AutoDDLError, match="several kinds can't be priced again yet"):
         plan.recost(two, cluster="2x2")
+
+
+@pytest.mark.parametrize(
+    "name", ["stages", "stages with tied weights", "micro-batches", "slow links"]
+)
+def test_the_whole_program_is_found_again_in_that_of_stages(name: str) -> None:
+    program = PLANS[name]["program"]
+    batch = batch_of(program)
+    assert batch is not None and with_batch(uncut(planned(name)), batch) == program

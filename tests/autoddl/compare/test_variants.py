@@ -71,7 +71,7 @@ def test_rows_are_what_single_calls_find() -> None:
         assert told == (
             plan.estimate.step_s, plan.estimate.memory_bytes, plan.search.gap, plan.devices
         ), name  # fmt: skip
-        assert row.plan is not None and row.plan.states == plan.states
+        assert isinstance(row.plan, autoddl.Plan) and row.plan.states == plan.states
         samples = plan.program.tensor[plan.program.inputs[0]].shape[0]
         assert row.samples_per_s == samples / plan.estimate.step_s
         assert row.device_s_per_sample == plan.devices * plan.estimate.step_s / samples

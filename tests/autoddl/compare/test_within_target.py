@@ -41,6 +41,7 @@ def test_throughput_and_memory_count() -> None:
     rate = 512 / known[1]
     told = autoddl.fit(PROGRAM, throughput=rate, clusters=["1x1", "1x2"], **GIVEN)
     assert told.best is not None and told.best.name == "cluster 1x2"
+    assert isinstance(told.best.plan, autoddl.Plan)
     assert told.best.samples_per_s == rate
     need = autoddl.optimize(PROGRAM, cluster="1x1", **GIVEN).estimate.memory_bytes
     told = autoddl.fit(
