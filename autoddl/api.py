@@ -30,6 +30,8 @@ from autoddl.trials.trial_settings import Trials
 
 if TYPE_CHECKING:
     from autoddl.planner.plan_options import Options
+    from autoddl.planner.request import Request
+    from autoddl.report.comparison_text import ShownDiff, ShownRecost
     from autoddl.report.explanation_text import Explained
 
 TIME, AUTO, EXACT = "time", "auto", "exact"
@@ -76,7 +78,7 @@ class Plan(PlanValue):
             states: Mapping[str, NdSbp] | None,
         ) -> PlanValue:
             options = {"mesh": self.mesh, "profile": profile, "memory": self.memory_limit_bytes}
-            asked = _asked(other, args, kwargs, options)
+            asked = asked_of(other, args, kwargs, options)
             if states is not None:
                 asked = asked.pinned(states)
             return engine.agree(lambda: asked.best(self.engine, 1)[0])
@@ -133,6 +135,52 @@ class Plan(PlanValue):
         from autoddl.report.explanation_text import Explained
 
         return Explained.of(explain(self, why, why_not, profile=profile, budget=budget))
+
+    @reported("diff")
+    def diff(self, other: PlanValue) -> ShownDiff:
+        """Return what differs between this plan and another one of the same program; print it.
+
+        The batch, the mesh and all options may be others. Seconds and bytes are those that the plans
+        tell; nothing is priced again.
+
+        Raises:
+            AutoDDLError: the plans are of different programs; names what differs.
+        """
+        from autoddl.compare.plan_diff import diff
+        from autoddl.report.comparison_text import ShownDiff
+
+        return ShownDiff.of(diff(self, other))
+
+    @reported("recost")
+    def recost(
+        self,
+        profile: str | Path | Profile,
+        *,
+        again: bool = True,
+        budget: float | Budget = 20.0,
+        cluster: str | Sequence[int] | Cluster | None = None,
+        memory: str | float | None = None,
+    ) -> ShownRecost:
+        """Return what the plan costs with another profile, in the same states; print it.
+
+        With `again` it is planned once more with that profile, within a `budget`, to tell what that
+        gains. `memory` is that of a device, the profile's if not given. A plan with stages may need the
+        `cluster` that it was planned for, "4x8".
+
+        Raises:
+            AutoDDLError: there is no such profile, or it can't price the plan; says why.
+        """
+        from autoddl.compare.recosted import recost
+        from autoddl.report.comparison_text import ShownRecost
+
+        def read(program: Program, options: Options) -> Request:
+            return AskedPlan(program, options).request(self.engine, program, options)
+
+        found = recost(
+            self, profile, read if again else None, budget=budget, cluster=cluster, memory=memory
+        )
+        again_plan = None if found.again is None else Plan.of(found.again)
+        return ShownRecost.of(replace(found, again=again_plan))
 
     @reported("save")
     def save(self, path: str | Path) -> None:
@@ -293,7 +341,7 @@ def optimize(
     Raises:
         AutoDDLError: in one line, what is wrong and what to do.
     """
-    asked, model = _asked(graph, inputs, kwargs, locals()), engines.model(engine)
+    asked, model = asked_of(graph, inputs, kwargs, locals()), engines.model(engine)
     tries = trial_settings.read(trials)
 
     def best(count: int) -> tuple[PlanValue, ...]:
@@ -312,7 +360,7 @@ def optimize(
 
 
 @dataclass(frozen=True)
-class _Asked:
+class AskedPlan:
     """What to plan and how: a program, the ranks that run, if any do, and options.
 
     The graph accumulates gradients over so many micro-batches itself.
@@ -323,7 +371,7 @@ class _Asked:
     ranks: tuple[int, int] | None = None
     accumulated: int = 1
 
-    def pinned(self, states: Mapping[str, NdSbp], mesh: Sequence[int] | None = None) -> _Asked:
+    def pinned(self, states: Mapping[str, NdSbp], mesh: Sequence[int] | None = None) -> AskedPlan:
         """Return the same with variables fixed to the states in which they are held, on a mesh."""
         own = {p.tensor for p in self.program.parameters} - dict(self.program.constants).keys()
         held = {name: ",".join(map(str, states[name])) for name in sorted(own & states.keys())}
@@ -333,23 +381,25 @@ class _Asked:
 
     def best(self, model: EngineModel, count: int) -> tuple[PlanValue, ...]:
         """Return up to so many plans, the best first; see `choose.best`."""
-        from autoddl.planner import choose, request
+        from autoddl.planner import choose
+
+        with uncollected():
+            return choose.best(self.request(model, self.program, self.options), count)
+
+    def request(self, model: EngineModel, program: Program, options: Options) -> Request:
+        """Return the request that options make for a program on these ranks."""
+        from autoddl.planner import request
 
         engine = engines.load(model.name) if model.name else None
         ask = engine.signatures if engine and engine.installed() else None
-        with uncollected():
-            return choose.best(
-                request.read(
-                    self.program, self.options, self.ranks, engine=model, ask=ask,
-                    accumulated=self.accumulated,
-                ),
-                count,
-            )  # fmt: skip
+        return request.read(
+            program, options, self.ranks, engine=model, ask=ask, accumulated=self.accumulated
+        )
 
 
-def _asked(
+def asked_of(
     graph: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any], given: Mapping[str, Any]
-) -> _Asked:
+) -> AskedPlan:
     """Return what is to be planned, with those of the options that are given: as `optimize`."""
     from autoddl.planner.plan_options import Options
 
@@ -359,7 +409,7 @@ def _asked(
         options = replace(options, progress=callback(options.progress))
     _check_words(graph, kwargs, names)
     if isinstance(graph, Program | str | Path):
-        return _Asked(graph if isinstance(graph, Program) else Program.load(graph), options)
+        return AskedPlan(graph if isinstance(graph, Program) else Program.load(graph), options)
     oneflow = engines.load(ONEFLOW)
     if not oneflow.installed():
         raise AutoDDLError(
@@ -367,7 +417,7 @@ def _asked(
             "the path of a saved one, or pip install 'autoddl[oneflow]'"
         )
     program = oneflow.capture(graph, *inputs, **kwargs)
-    asked = _Asked(program, options, oneflow.cluster(), oneflow.accumulation_steps(graph))
+    asked = AskedPlan(program, options, oneflow.cluster(), oneflow.accumulation_steps(graph))
     held = oneflow.held(graph)  # by a step that trains these parameters
     return asked if held is None else asked.pinned(held[1], held[0])
 

@@ -46,13 +46,11 @@ _SWITCH = _Word(yes=True, no=False, auto="auto")
 
 
 # What `optimize` says of an option, shortened; defaults are its own, and it checks each value.
-PLANNING = with_options(
-    option("--mesh", "nodes x devices, or any factors", None, "4x8"),
+OTHERS = with_options(
     option("--cluster", "nodes x devices, of which all meshes are candidates; 3*v100x4+1*t4x4: of "
            "several kinds", None, "4x8"),
     option("--profile", f"a bundled one (`{PROG} profiles` lists them) or a file of fit-network", None,
            "NAME"),
-    option("--memory", "of each device, 16GiB", None, "SIZE"),
     option("--memory-of", "of devices of a kind; may be repeated", _Pair(), "KIND=SIZE", multiple=True),
     option("--search", "exact, fast, another solver, or a baseline: 'data parallel'", None, "NAME"),
     option("--objective", "time of a step, sum of compute and communication, or communication", None,
@@ -79,6 +77,12 @@ PLANNING = with_options(
            "MIB,N"),
     option("--parts", "stages on equal parts of the devices, or on any; auto", None, "NAME"),
 )  # fmt: skip
+"""All but the mesh and the memory, of which `whatif` takes several."""
+PLANNING = with_options(
+    option("--mesh", "nodes x devices, or any factors", None, "4x8"),
+    option("--memory", "of each device, 16GiB", None, "SIZE"),
+    OTHERS,
+)
 
 
 def asked(

@@ -18,10 +18,14 @@ from tests.support.rank_scripts import Write
 WRITTEN = {
     "capture": ["program.json"],
     "codegen": ["train_parallel.py"],
+    "diff": [],
+    "fit": [],
     "plan": ["plan.json"],
     "profiles": [],
+    "recost": [],
     "sign": [],
     "trace": ["trace.json"],
+    "whatif": [],
 }
 """Of each command with an example that needs no ranks, the files that it writes."""
 ON_ENGINE = ("capture", "codegen")  # scripts need programs that OneFlow made
@@ -54,6 +58,8 @@ def test_the_example_runs(
         assert main(["capture", "train.py:build", "-o", "own.json", "--force"]) == 0
     if command != "plan":
         autoddl.optimize("own.json", mesh="2", budget=0.3).save("plan.json")
+    if command == "diff":
+        autoddl.optimize("own.json", mesh="2", search="data parallel").save("other.json")
     capsys.readouterr()
     before = set(tmp_path.iterdir())
     assert words[0] == command and main(words) == 0
