@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from autoddl.cli.app import say, working
+from autoddl.cli.app import say
 from autoddl.cli.options import FORCE, check_new, example, option
 from autoddl.cli.plans.planning_options import PLANNING, asked
+from autoddl.status_line import working
 from autoddl.units import seconds_text
 
 
