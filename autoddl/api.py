@@ -137,7 +137,8 @@ class Plan(PlanValue):
         from autoddl.explain.explanation import explain
         from autoddl.report.explanation_text import Explained
 
-        return Explained.of(explain(self, why, why_not, profile=profile, budget=budget))
+        with working("explaining"):
+            return Explained.of(explain(self, why, why_not, profile=profile, budget=budget))
 
     @reported("diff")
     def diff(self, other: PlanValue) -> ShownDiff:
@@ -337,7 +338,8 @@ def optimize(
             as many as the plan has devices: these run the script of this process up to this call.
             A `Trials` tells steps, time limit and folder, too. In scripts that run on several ranks
             already, `python -m autoddl try` does it.
-        progress: called with (elapsed seconds, best cost in seconds).
+        progress: called with (elapsed seconds, best cost in seconds). Without it a terminal shows a line
+            while planning takes more than two seconds, which goes away.
 
     Inside launched ranks rank 0 plans and all ranks get the same plan. A graph without an optimizer whose
     parameters a step trains already is planned on its mesh, with these in the states that they have.

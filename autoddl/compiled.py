@@ -11,7 +11,7 @@ import numba
 from numba.core import event
 from numba.core.caching import FunctionCache
 
-from autoddl.status_line import say_once
+from autoddl.status_line import on_terminal, write
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,7 +81,8 @@ class _Compilation(event.Listener):
         ours = module.startswith(f"{__package__}.")
         if ours and not self.told:
             self.told = True
-            say_once("autoddl: compiling the search, once on this machine: 20 to 30 s …")
+            if on_terminal():
+                write("autoddl: compiling the search, once on this machine: 20 to 30 s …")
 
     def on_end(self, event: event.Event) -> None:
         """Count it."""

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from threading import Timer
 from typing import Any
 
+from autoddl.errors import printable
+
 PATIENCE_S = 2.0  # what takes longer shows that it goes on
 DUMB = ("dumb", "unknown")  # terminals that can't take a line back
 
@@ -29,7 +31,7 @@ class _Shown:
 
     def show(self) -> None:
         """Write the line anew."""
-        self.bar.update(self.task, description=", ".join(filter(None, self.texts)))
+        self.bar.update(self.task, description=printable(", ".join(self.texts)))
 
 
 _shown: list[_Shown] = []
@@ -48,35 +50,44 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
     if not on_terminal():
         yield lambda word: None
     elif _shown:
-        yield from _inside(_shown[0], text)
+        with _inside(_shown[0], text) as word:
+            yield word
     else:
-        yield from _alone(text)
+        shown = _Shown(_line())
+        with _inside(shown, text) as word, _begun(shown):
+            yield word
 
 
-def _alone(text: str) -> Iterator[Callable[[str], None]]:
+def _line() -> Any:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    bar = Progress(
+    return Progress(
         *columns, console=Console(file=sys.stderr), transient=True, redirect_stdout=False,
         redirect_stderr=False,
     )  # fmt: skip
-    begin = Timer(PATIENCE_S, bar.start)
+
+
+@contextmanager
+def _begun(shown: _Shown) -> Iterator[None]:
+    """Show the line after a while, until the end."""
+    begin = Timer(PATIENCE_S, shown.bar.start)
     begin.daemon = True
-    shown = _Shown(bar)
     _shown.append(shown)
     begin.start()
     try:
-        yield from _inside(shown, text)
+        yield
     finally:
         _shown.clear()
         begin.cancel()
         begin.join()
-        bar.stop()
+        shown.bar.stop()
 
 
+@contextmanager
 def _inside(shown: _Shown, text: str) -> Iterator[Callable[[str], None]]:
+    """Add work to the line, until its end."""
     place = len(shown.texts)
 
     def word(told: str) -> None:
@@ -92,11 +103,9 @@ def _inside(shown: _Shown, text: str) -> Iterator[Callable[[str], None]]:
         shown.show()
 
 
-def say_once(text: str) -> None:
-    """Write a line that stays, on a terminal, above the one that goes away."""
-    if not on_terminal():
-        return
+def write(line: str) -> None:
+    """Write a line to stderr, above the one that goes away."""
     if _shown and _shown[0].bar.live.is_started:
-        _shown[0].bar.console.print(text, markup=False, highlight=False)
+        _shown[0].bar.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
     else:
-        print(text, file=sys.stderr, flush=True)
+        print(line, file=sys.stderr, flush=True)

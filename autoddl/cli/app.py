@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from autoddl import status_line
 from autoddl.calls import InternalError, reported
 from autoddl.errors import MOST_SHOWN, AutoDDLError, InfeasibleError, printable, shortened
 from autoddl.launch.job import LaunchError
@@ -151,7 +152,7 @@ class _Printable(logging.Formatter):
 
 def tell(prefix: str, text: str) -> None:
     """Write a line to stderr."""
-    print(f"{prefix}: {printable(text)}", file=sys.stderr, flush=True)
+    status_line.write(f"{prefix}: {printable(text)}")
 
 
 def say(*lines: str) -> None:

@@ -33,7 +33,8 @@ class Change:
             names = [_flag(name) if terminal else name for name in without]
             told += f"{' ' * bool(told)}without {' and '.join(names)}"
         if self.batch is not None:
-            told += "inputs of {:,} samples, not {:,}".format(*self.batch)
+            few, before = self.batch
+            told += f"inputs of {few:,} sample{'s' * (few > 1)}, not {before:,}"
         return told
 
 

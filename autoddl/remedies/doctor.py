@@ -34,7 +34,7 @@ from autoddl.status_line import working
 SHARE = 0.1  # of the budget for each trial
 LEAST_S = 1.0  # of a budget: with less nothing is tried
 DEVICES = ("mesh", "cluster")  # options
-MEMORIES = 4  # trials for the least memory
+MEMORIES = 5  # trials for the least memory
 # Bytes above a bound on what is needed that the next trial gets at least: a bound is seldom met.
 SPARE = 1.02
 
@@ -189,23 +189,33 @@ def _least(
 ) -> PlanValue | None:
     """Return the plan that needs least memory of those that are found; the memory is a remedy."""
     known = min(filter(None, (error.needed_bytes, error.least_bytes)), default=0)
-    size = max(known, alone, (request.limit_bytes or 0) + 1)
+    size, least, remedy = max(known, alone, (request.limit_bytes or 0) + 1), None, None
+    # What one stage needs is soon known, and enough; a search for stages takes all its time to fail.
+    bounded = error.needed_bytes is None and request.pipeline is None
+    bounded &= request.micro_batches is None
     for _ in range(MEMORIES):
-        change = Change({"memory": size_text(size)})
         if trials.spent_s >= trials.seconds:
-            return None
+            break
+        change = Change({"memory": size_text(size)})
         try:
-            plan = trials.planned(change)
+            one = Change({**change.options, "pipeline": 1})
+            plan = trials.planned(one if bounded else change)
         except InfeasibleError as failed:
+            if least is not None:
+                break
             known = failed.needed_bytes or failed.least_bytes or 0
             size = max(known, int(size * SPARE) + 1)
             continue
         except AutoDDLError:
-            return None
+            break
         step = plan.estimate
-        trials.remedies.append(Remedy(change, step.step_s, step.memory_bytes))
-        return plan
-    return None
+        if not bounded:
+            least, remedy = plan, Remedy(change, step.step_s, step.memory_bytes)
+        if not bounded and size_text(step.memory_bytes) == change.options["memory"]:
+            break
+        size, bounded = step.memory_bytes, False
+    trials.remedies += [] if remedy is None else [remedy]
+    return least
 
 
 def _price(remedy: Remedy) -> tuple[int, float]:
