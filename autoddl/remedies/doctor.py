@@ -32,11 +32,11 @@ from autoddl.search.solvers.named import SOLVERS
 from autoddl.status_line import working
 
 SHARE = 0.1  # of the budget for each trial
+FIRST = 0.6  # of the budget, after which no less memory is looked for
 LEAST_S = 1.0  # of a budget: with less nothing is tried
 DEVICES = ("mesh", "cluster")  # options
 MEMORIES = 5  # trials for the least memory
-# Bytes above a bound on what is needed that the next trial gets at least: a bound is seldom met.
-SPARE = 1.02
+SPARE = 1.25  # times what did not do; what is found then needs less, and that is tried, too
 
 Planned = Callable[[Program, Mapping[str, Any]], PlanValue]
 """Plans a program with changed options; raises as `optimize`."""
@@ -194,7 +194,7 @@ def _least(
     bounded = error.needed_bytes is None and request.pipeline is None
     bounded &= request.micro_batches is None
     for _ in range(MEMORIES):
-        if trials.spent_s >= trials.seconds:
+        if trials.spent_s >= FIRST * trials.seconds:
             break
         change = Change({"memory": size_text(size)})
         try:

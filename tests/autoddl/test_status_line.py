@@ -110,7 +110,6 @@ SHOWN = {
     "planning": "plan mlp.json --mesh 2 --budget 0.3 --force -o new.json",
     "explaining": "explain plan.json --profile net.json",
     "simulating the step": "trace plan.json --profile net.json",
-    "writing": "codegen plan.json",
 }
 
 
