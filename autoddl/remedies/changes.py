@@ -17,6 +17,7 @@ from autoddl.search.reductions.objective import TIME
 from autoddl.search.solvers.named import SOLVERS
 
 EXACT, ZERO = "exact", "ZeRO 2"
+UNITS = "", "KiB", "MiB", "GiB", "TiB"
 NODE = 8  # devices; more of them are several nodes, where the user has one axis
 DOUBLINGS, MOST_TIMES = 3, 1 << 10
 _DOUBLES = [2**n for n in range(1, 11)]
@@ -24,8 +25,8 @@ _DOUBLES = [2**n for n in range(1, 11)]
 
 def size_text(size: int) -> str:
     """Return a size of memory as an option, rounded up by less than a hundredth: "1537MiB"."""
-    power = max(0, (size.bit_length() - 8) // 10)
-    return f"{-(-size // 1024**power)}{('', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}"
+    power = min(max(0, (size.bit_length() - 8) // 10), len(UNITS) - 1)
+    return f"{-(-size // 1024**power)}{UNITS[power]}"
 
 
 def freeing(request: Request) -> Iterator[Change]:

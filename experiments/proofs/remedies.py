@@ -10,8 +10,9 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ from autoddl.sbp.program import Program
 from experiments.lib import cli, frames
 from experiments.lib.programs import captured
 
+FORMATS: dict[str, Any] = {
+    "model": str, "limit": "{:,}", "needed": "{:,}", "remedies": "{}", "wrong": "{}", "in vain": "{}",
+    "untried": "{}", "s": "{:.1f}", "s to follow": "{:.1f}",
+}  # fmt: skip
 LESS = 0.7  # of the memory before, until nothing fits
 
 
@@ -55,14 +60,13 @@ class Case:
 _GPT = {"layers": 4, "width": 512, "heads": 8, "sequence": 256, "vocabulary": 8192, "batch": 16}
 _IMAGES = {"image": 64, "classes": 1000, "batch": 16}
 _WIDE = {"widths": (256, 4096, 16384), "batch": 64}
-_FREE: Mapping[str, Any] = {}
 _GPU = {"profile": "h100"}
 CASES = {
     "GPT": Case("gpt", _GPT, "cuda", {"mesh": "2x4", "recompute": "none", "pipeline": 1, **_GPU}),
     "BERT": Case("bert", _GPT, "cuda", {"mesh": "4", "search": "Megatron", **_GPU}),
     "VGG13": Case("vgg13", {**_IMAGES, "channel_scale": 1, "dense": 4096}, "cuda",
                   {"mesh": "2x2", "search": "data parallel", **_GPU}, 0.6),
-    "ResNet": Case("resnet50", {**_IMAGES, "channels": 64}, "cuda", {"cluster": "4", **_GPU}),
+    "ResNet": Case("resnet50", {**_IMAGES, "channels": 64}, "cuda", {"mesh": "4", **_GPU}),
     "BERT-MoE": Case("bert_moe", {**_GPT, "layers": 2, "experts": 8}, "cpu",
                      {"mesh": "2x2", "profile": "cpu-loopback", "recompute": "none"}),
     "UNet": Case("unet", {"image": 64, "channels": 32, "batch": 16}, "cuda",
@@ -103,16 +107,9 @@ def read_terminal(text: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, **added}
 
 
-@dataclass
-class Followed:
-    """What came of the remedies of a case."""
-
-    diagnosis: Diagnosis
-    wrong: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-
-def short_of_memory(program: Program, options: Mapping[str, Any], share: float) -> tuple[int, InfeasibleError, float]:
+def short_of_memory(
+    program: Program, options: Mapping[str, Any], share: float
+) -> tuple[int, InfeasibleError, float]:
     """Return a limit within which nothing fits, the error that says so, and the seconds of that call."""
     roomy = autoddl.optimize(program, **options, memory="1TiB")
     limit = int(share * roomy.estimate.memory_bytes)
@@ -126,14 +123,15 @@ def short_of_memory(program: Program, options: Mapping[str, Any], share: float) 
 
 
 def followed(
-    case: Case, folder: Path, diagnosis: Diagnosis, options: Mapping[str, Any], program: Program
-) -> list[str]:
-    """Plan each remedy as it is written, and return what is wrong."""
+    diagnosis: Diagnosis, options: Mapping[str, Any], program: Program,
+    smaller: Callable[[int], Program],
+) -> list[str]:  # fmt: skip
+    """Plan each remedy as it is written, and return what is wrong; `smaller` has so many samples."""
     wrong = []
     for remedy in diagnosis.remedies:
         text, batch = remedy.change.text(), remedy.change.batch
         if batch is not None:
-            texts, of = [dict(options)], case.program(folder, batch[0])
+            texts, of = [dict(options)], smaller(batch[0])
         else:
             terminal = remedy.change.text(terminal=True)
             texts, of = [read_python(text, options), read_terminal(terminal, options)], program
@@ -162,17 +160,21 @@ def _why_wrong(remedy: Remedy, program: Program, options: Mapping[str, Any]) -> 
 @cli.listed("--only", CASES)
 @click.option("--evaluations", default=5e4, show_default=True, help="budget of each call")
 def command(folder: Path, only: Sequence[str], evaluations: float) -> int:
+    """Print the errors, what is wrong with their remedies, and a table."""
     rows, missed = [], 0
     for name in only:
         case = CASES[name]
         program = case.program(folder, case.sizes["batch"])
         options = {**case.options, "budget": Budget(evaluations=evaluations)}
         limit, error, seconds = short_of_memory(program, options, case.share)
-        print(f"\n{name}, {', '.join(f'{k}={v}' for k, v in case.options.items())}\n{error}", flush=True)
+        told = ", ".join(f"{k}={v}" for k, v in case.options.items())
+        print(f"\n{name}, {told}\n{error}", flush=True)
         diagnosis = error.diagnosis
-        assert isinstance(diagnosis, Diagnosis)
+        if not isinstance(diagnosis, Diagnosis):
+            raise AutoDDLError(f"--evaluations: got {evaluations:g}, too few for remedies")
         begin = time.perf_counter()
-        wrong = followed(case, folder, diagnosis, {**options, "memory": limit}, program)
+        given = {**options, "memory": limit}
+        wrong = followed(diagnosis, given, program, partial(case.program, folder))
         print(*wrong, sep="\n", flush=True)
         missed += len(wrong)
         rows.append({
@@ -180,10 +182,7 @@ def command(folder: Path, only: Sequence[str], evaluations: float) -> int:
             "remedies": len(diagnosis.remedies), "wrong": len(wrong), "in vain": len(diagnosis.vain),
             "untried": len(diagnosis.untried), "s": seconds, "s to follow": time.perf_counter() - begin,
         })  # fmt: skip
-    formats: dict[str, Any] = {"model": str, "limit": "{:,}", "needed": "{:,}", "remedies": "{}",
-                               "wrong": "{}", "in vain": "{}", "untried": "{}", "s": "{:.1f}",
-                               "s to follow": "{:.1f}"}  # fmt: skip
-    print(f"\n{frames.text(pd.DataFrame(rows), formats)}")
+    print(f"\n{frames.text(pd.DataFrame(rows), FORMATS)}")
     return cli.MISSED if missed else 0
 
 

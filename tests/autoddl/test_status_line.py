@@ -65,6 +65,7 @@ def test_what_ends_soon_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_errors_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch) as ended:
         with pytest.raises(ValueError, match="so"), working("planning"), working("inside"):
+            time.sleep(0.3)
             raise ValueError("so")
         with working("after"):
             time.sleep(0.3)
