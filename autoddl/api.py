@@ -27,7 +27,7 @@ from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import NdSbp
 from autoddl.search.budget import Budget
-from autoddl.status_line import working
+from autoddl.terminal.status_line import working
 from autoddl.trials import trial_settings, trial_task
 from autoddl.trials.trial_settings import Trials
 
@@ -298,8 +298,9 @@ def optimize(
             be studied, not applied, and take longer to find.
         budget: seconds for the search, or a Budget: with `Budget(evaluations=200_000)` the same plan is
             found on a slow machine as on a fast one. The baselines of the first mesh are always finished;
-            meshes for which nothing is left are counted in the plan's search report. Where no plan fits into
-            memory about as much goes into what would help, a tenth for each remedy, from 1 s on.
+            meshes for which nothing is left are counted in the plan's search report. Where no plan fits
+            into memory about as much goes into what would help, a tenth of it for each remedy; below 1 s
+            nothing.
         stop_gap: (cost − lower bound) / cost at which the search may end, 0 to below 1.
         seed: a number >= 0 that makes the search repeatable.
         pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.

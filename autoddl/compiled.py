@@ -11,7 +11,7 @@ import numba
 from numba.core import event
 from numba.core.caching import FunctionCache
 
-from autoddl.status_line import on_terminal, write
+from autoddl.terminal.status_line import on_terminal, write
 
 F = TypeVar("F", bound=Callable[..., Any])
 

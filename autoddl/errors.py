@@ -27,8 +27,9 @@ class InfeasibleError(AutoDDLError):
     """Report that no assignment satisfies the constraints (memory, pins, divisibility).
 
     `needed_bytes` is the least memory per device of what was tried, if that is what is missing, and
-    `least_bytes` a bound below all that was not tried for that; `hopeless` tells that more was not tried since far too much is missing. What is in the way and what
-    would help is its `diagnosis`, a table behind the line, where `autoddl.optimize` has made one.
+    `least_bytes` a bound below all that was not tried for that; `hopeless` tells that more was not tried
+    since far too much is missing. What is in the way and what would help is its `diagnosis`, a table
+    behind the line, where `autoddl.optimize` has made one.
     """
 
     needed_bytes: int | None = None

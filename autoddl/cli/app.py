@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import click
 
-from autoddl import status_line
 from autoddl.calls import InternalError, reported
 from autoddl.errors import MOST_SHOWN, AutoDDLError, InfeasibleError, printable, shortened
 from autoddl.launch.job import LaunchError
+from autoddl.terminal import status_line
 
 PROG = "python -m autoddl"
 BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130

@@ -11,7 +11,7 @@ import click
 from autoddl.cli.app import say
 from autoddl.cli.options import NOT_NEGATIVE, RATE, example, option, with_options
 from autoddl.errors import AutoDDLError
-from autoddl.status_line import working
+from autoddl.terminal.status_line import working
 
 
 @click.command("codegen", epilog=example("codegen plan.json -o train_parallel.py"))

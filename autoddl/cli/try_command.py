@@ -19,7 +19,7 @@ from autoddl.cli.options import (
 )
 from autoddl.plan.search_report import PlanTrial
 from autoddl.report.plan_text import WIDTH, trials_table
-from autoddl.status_line import working
+from autoddl.terminal.status_line import working
 from autoddl.trials.trial_runs import fastest, plans_of
 from autoddl.trials.trial_settings import MOST_STEPS, MOST_TRIALS, Trials
 from autoddl.units import seconds_text

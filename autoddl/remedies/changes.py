@@ -76,7 +76,8 @@ def together(changes: list[Change]) -> Change | None:
     for change in changes:
         if not merged.keys() & change.options.keys():
             merged |= change.options
-    return Change(merged) if len(merged) > max((len(c.options) for c in changes), default=0) else None
+    most = max((len(change.options) for change in changes), default=0)
+    return Change(merged) if len(merged) > most else None
 
 
 def batch_of(request: Request) -> int:
@@ -108,8 +109,9 @@ def more_devices(request: Request, given: Any) -> Iterator[Change]:
             return
         if request.cluster.kinds:
             if isinstance(given, str) and "*" in given:
-                more = re.sub(r"(\d+)(\s*\*)", lambda m: f"{int(m[1]) * times}{m[2]}", given)
-                yield Change({"cluster": more})
+                parts = re.split(r"(\d+)(?=\s*\*)", given)  # the numbers of nodes, at odd places
+                parts[1::2] = [str(int(number) * times) for number in parts[1::2]]
+                yield Change({"cluster": "".join(parts)})
         elif request.mesh is not None:
             yield Change({"mesh": _larger(list(request.mesh.shape), times, request)})
         else:

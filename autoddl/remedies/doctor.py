@@ -9,27 +9,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.value import PlanValue
 from autoddl.planner.plan_options import AUTO, LAYERS, Options
 from autoddl.planner.request import Request
-from autoddl.remedies.changes import (
-    freeing,
-    more_devices,
-    size_text,
-    smaller_batches,
-    together,
-)
+from autoddl.remedies.changes import freeing, more_devices, size_text, smaller_batches, together
 from autoddl.remedies.diagnosis import Change, Diagnosis, Remedy
 from autoddl.remedies.holdings import largest, parameter_bytes, states_over
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.budget import EVALUATION_S, Allowance, Budget
 from autoddl.search.solvers.named import SOLVERS
-from autoddl.status_line import working
+from autoddl.terminal.status_line import working
 
 SHARE = 0.1  # of the budget for each trial
 FIRST = 0.6  # of the budget, after which no less memory is looked for
@@ -77,7 +71,9 @@ def _with(error: InfeasibleError, line: str, found: Diagnosis | None = None) -> 
 
 
 def _parameters_alone(limit: int, alone: int, devices: int) -> str:
-    each = f"each of the {devices} devices, even cut over all of them" if devices > 1 else "the device"
+    each = "the device"
+    if devices > 1:
+        each = f"each of the {devices} devices, even cut over all of them"
     return (
         f"memory {limit:,} B per device: parameters and optimizer states alone take {alone:,} B on "
         f"{each}; give more than that"

@@ -49,7 +49,8 @@ def fullest(plan: PlanValue) -> Part:
 
 def largest(plan: PlanValue, most: int = MOST_TOLD) -> tuple[Holding, ...]:
     """Return the largest that the fullest device of a plan holds across a step, the largest first."""
-    sizes, names = defaultdict[tuple[str, ...], int](int), defaultdict[tuple[str, ...], list[str]](list)
+    sizes = defaultdict[tuple[str, ...], int](int)
+    names = defaultdict[tuple[str, ...], list[str]](list)
     for role, name, of, size in _held(plan, fullest(plan)):
         key = role, pattern(name), of
         sizes[key] += size
@@ -85,9 +86,10 @@ def _held(plan: PlanValue, part: Part) -> Iterator[tuple[str, str, str, int]]:
 
 def states_over(plan: PlanValue) -> str:
     """Return over which axes most of the optimizer states are cut (ZeRO): "nodes and GPUs", or ""."""
-    part = fullest(plan)
+    part, tensors = fullest(plan), plan.program.tensor
     states = {name for p in plan.program.parameters for name in p.states}
-    held = [(plan.program.tensor[n].size_bytes, s) for n, s in part.layout.variables.items() if n in states]
+    kept = part.layout.variables
+    held = [(tensors[name].size_bytes, state) for name, state in kept.items() if name in states]
     whole, names = sum(size for size, _ in held), axis_names(part.mesh)
     cut = [
         plural(names[axis])

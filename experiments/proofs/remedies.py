@@ -38,7 +38,7 @@ LESS = 0.7  # of the memory before, until nothing fits
 
 
 @dataclass(frozen=True)
-class Case:
+class TightCase:
     """A model, the devices that it is planned for, and the user's options.
 
     The limit begins with this `share` of what the plan takes that has all memory.
@@ -62,22 +62,22 @@ _IMAGES = {"image": 64, "classes": 1000, "batch": 16}
 _WIDE = {"widths": (256, 4096, 16384), "batch": 64}
 _GPU = {"profile": "h100"}
 CASES = {
-    "GPT": Case("gpt", _GPT, "cuda", {"mesh": "2x4", "recompute": "none", "pipeline": 1, **_GPU}),
-    "BERT": Case("bert", _GPT, "cuda", {"mesh": "4", "search": "Megatron", **_GPU}),
-    "VGG13": Case("vgg13", {**_IMAGES, "channel_scale": 1, "dense": 4096}, "cuda",
+    "GPT": TightCase("gpt", _GPT, "cuda", {"mesh": "2x4", "recompute": "none", "pipeline": 1, **_GPU}),
+    "BERT": TightCase("bert", _GPT, "cuda", {"mesh": "4", "search": "Megatron", **_GPU}),
+    "VGG13": TightCase("vgg13", {**_IMAGES, "channel_scale": 1, "dense": 4096}, "cuda",
                   {"mesh": "2x2", "search": "data parallel", **_GPU}, 0.6),
-    "ResNet": Case("resnet50", {**_IMAGES, "channels": 64}, "cuda", {"mesh": "4", **_GPU}),
-    "BERT-MoE": Case("bert_moe", {**_GPT, "layers": 2, "experts": 8}, "cpu",
+    "ResNet": TightCase("resnet50", {**_IMAGES, "channels": 64}, "cuda", {"mesh": "4", **_GPU}),
+    "BERT-MoE": TightCase("bert_moe", {**_GPT, "layers": 2, "experts": 8}, "cpu",
                      {"mesh": "2x2", "profile": "cpu-loopback", "recompute": "none"}),
-    "UNet": Case("unet", {"image": 64, "channels": 32, "batch": 16}, "cuda",
+    "UNet": TightCase("unet", {"image": 64, "channels": 32, "batch": 16}, "cuda",
                  {"mesh": "4", "compute_stream": False, "pipeline": 1, **_GPU}, 0.3),
-    "wide classifier": Case("mlp", _WIDE, "cpu",
+    "wide classifier": TightCase("mlp", _WIDE, "cpu",
                             {"mesh": "4", "profile": "cpu-loopback", "pin": {"*.weight": "B"}}),
-    "Llama": Case("llama", {**_GPT, "groups": 4, "inner": 1024}, "cuda",
+    "Llama": TightCase("llama", {**_GPT, "groups": 4, "inner": 1024}, "cuda",
                   {"cluster": "2x4", "pipeline": 2, "micro_batches": 2, **_GPU}, 0.4),
-    "ViT": Case("vit", {**_IMAGES, "layers": 4, "width": 256, "heads": 8, "patch": 8}, "cuda",
+    "ViT": TightCase("vit", {**_IMAGES, "layers": 4, "width": 256, "heads": 8, "patch": 8}, "cuda",
                 {"cluster": "2x2", "objective": "communication", **_GPU}),
-    "T5": Case("t5", {"layers": 2, "width": 256, "batch": 16}, "cpu",
+    "T5": TightCase("t5", {"layers": 2, "width": 256, "batch": 16}, "cpu",
                {"cluster": "4", "profile": "cpu-loopback"}),
 }  # fmt: skip
 

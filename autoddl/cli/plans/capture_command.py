@@ -29,7 +29,7 @@ from autoddl.engine.interface import Engine
 from autoddl.errors import AutoDDLError, near, one_line, shown
 from autoddl.launch.output import is_noise
 from autoddl.sbp.program import Program
-from autoddl.status_line import working
+from autoddl.terminal.status_line import working
 from autoddl.units import bytes_text
 
 STDERR = 2

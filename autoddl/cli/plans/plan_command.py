@@ -10,7 +10,7 @@ import click
 from autoddl.cli.app import say
 from autoddl.cli.options import FORCE, check_new, example, option
 from autoddl.cli.plans.planning_options import PLANNING, asked, in_own_words
-from autoddl.status_line import working
+from autoddl.terminal.status_line import working
 from autoddl.units import seconds_text
 
 

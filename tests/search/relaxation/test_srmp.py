@@ -20,8 +20,8 @@ from autoddl.search.relaxation.factor_graph import Terms, graph_of
 from experiments.lib.oneflow_problems import setting as setting_of
 from tests.search.objects import Edge, Node, network_of
 from tests.search.random_problems import MESH
-from tests.support.terminals import on_terminal
 from tests.support.clusters import cluster
+from tests.support.terminals import on_terminal
 
 STATES = 3
 

@@ -212,7 +212,10 @@ def test_progress_has_the_best_step_so_far(monkeypatch: pytest.MonkeyPatch) -> N
     ("given", "said"),
     [
         ("--pipeline 2 --search Megatron", "search: got 'Megatron' with --pipeline 2; "),
-        ("--recompute layers --micro-batches 2", "recompute: got 'layers' with --micro-batches 2; "),
+        (
+            "--recompute layers --micro-batches 2",
+            "recompute: got 'layers' with --micro-batches 2; ",
+        ),
         ("--duplex yes --objective sum", "got True with --objective sum; "),
         ("--duplex yes --objective sum", "allowed is --duplex no"),
         ("--mesh 2 --compute-stream yes", "--compute-stream: got True for a program on 'cpu'"),

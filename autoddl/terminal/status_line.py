@@ -106,6 +106,7 @@ def _inside(shown: _Shown, text: str) -> Iterator[Callable[[str], None]]:
 def write(line: str) -> None:
     """Write a line to stderr, above the one that goes away."""
     if _shown and _shown[0].bar.live.is_started:
-        _shown[0].bar.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        _shown[0].bar.console.out(line, highlight=False)
     else:
-        print(line, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()

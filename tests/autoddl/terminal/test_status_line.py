@@ -11,9 +11,9 @@ from threading import Timer
 import pytest
 
 import autoddl
-from autoddl import status_line
 from autoddl.cli import app
-from autoddl.status_line import working
+from autoddl.terminal import status_line
+from autoddl.terminal.status_line import working
 from tests.support.clusters import cluster
 from tests.support.programs import mlp
 from tests.support.terminals import screen, terminal
