@@ -149,9 +149,15 @@ class _Trials:
         return True
 
     def first(self, changes: Iterable[Change]) -> None:
-        """Try changes of which each does more than the one before, until one helps."""
+        """Try changes of which each does more than the one before, until one helps.
+
+        Of those in vain the last is kept where none does.
+        """
+        before = list(self.vain)
         for change in changes:
-            if self.tried(change) or change in self.untried:
+            helps = self.tried(change)
+            self.vain[:] = before if helps else [*before, *self.vain[len(before) :][-1:]]
+            if helps or change in self.untried:
                 return
 
 
