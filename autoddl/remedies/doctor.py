@@ -51,17 +51,17 @@ def explained(
     seconds = budget.seconds if budget.evaluations is None else budget.evaluations * EVALUATION_S
     short = None if alone <= limit else _parameters_alone(limit, alone, devices)
     if not seconds or seconds < LEAST_S:
-        return _with(error, short or error.line)
+        return _with(error, error.line if short is None else f"{short}. {error.line}")
     trials = _Trials(request, plan, seconds)
     with working("nothing fits, trying what helps") as word:
         trials.tell = word
         found = _diagnosis(error, request, asked, trials, alone)
     where = f"mesh {request.mesh}" if request.mesh is not None else str(request.cluster)
-    line = f"memory {limit:,} B per device: no plan fits on {where}"
+    line = short or f"memory {limit:,} B per device: no plan fits on {where}"
     if found.needed_bytes is not None and found.needed_bytes > limit:
         needed = found.needed_bytes
         line += f"; the least that a plan was found for is {needed:,} B, {needed - limit:,} B more"
-    return _with(error, short or line, found)
+    return _with(error, line, found)
 
 
 def _with(error: InfeasibleError, line: str, found: Diagnosis | None = None) -> InfeasibleError:
@@ -76,7 +76,7 @@ def _parameters_alone(limit: int, alone: int, devices: int) -> str:
         each = f"each of the {devices} devices, even cut over all of them"
     return (
         f"memory {limit:,} B per device: parameters and optimizer states alone take {alone:,} B on "
-        f"{each}; give more than that"
+        f"{each}"
     )
 
 

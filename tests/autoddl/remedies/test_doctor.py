@@ -17,12 +17,14 @@ from autoddl.cli import app
 from autoddl.errors import InfeasibleError
 from autoddl.planner.memory_limits import parse_bytes
 from autoddl.remedies import doctor
-from autoddl.remedies.changes import size_text
+from autoddl.remedies.changes import more_devices, size_text
 from autoddl.remedies.diagnosis import Change, Diagnosis, Remedy
 from autoddl.remedies.holdings import Holding, largest
 from autoddl.sbp.program import Program
 from experiments.lib.oneflow_problems import read
 from experiments.proofs.remedies import followed
+from tests.support import clusters
+from tests.support.clusters import of_two_kinds
 from tests.support.programs import mlp, transformer
 
 BUDGET = Budget(evaluations=1e4)
@@ -97,16 +99,21 @@ def test_parameters_that_alone_take_more() -> None:
     numbers = sum(a * b + b for a, b in pairwise(WIDE))
     alone = numbers * 4 * 3 // 4  # float32 with two states of Adam, on four devices
     error, found = diagnosed(wide(16), mesh="4", memory=alone - 1, **CPU)
-    assert error.line == (
+    assert error.line.startswith(
         f"memory {alone - 1:,} B per device: parameters and optimizer states alone take {alone:,} B on "
-        "each of the 4 devices, even cut over all of them; give more than that"
+        f"each of the 4 devices, even cut over all of them; the least that a plan was found for is "
+        f"{found.needed_bytes:,} B, "
     )
     assert not any(remedy.change.batch for remedy in found.remedies)
     error, _ = diagnosed(wide(16), mesh="4", memory=alone, **CPU)
     assert error.line.startswith(f"memory {alone:,} B per device: no plan fits on mesh 4")
     with pytest.raises(InfeasibleError, match="alone take") as told:
         autoddl.optimize(wide(16), mesh="1", memory=1000, **{**CPU, "budget": 0.1})
-    assert "on the device; give" in str(told.value) and "\n" not in str(told.value)
+    said = str(told.value)
+    assert (
+        f"alone take {4 * alone:,} B on the device. memory 1,000 B per device on mesh 1: " in said
+    )
+    assert "\n" not in said
 
 
 def test_the_largest_tensors_by_role_and_layer() -> None:
@@ -179,6 +186,23 @@ def test_on_the_command_line(
     assert out == "" and first.startswith(f"autoddl plan: memory {limit:,} B per device: no plan ")
     assert any(line.startswith("  --recompute auto ") for line in table)
     assert "recompute=" not in err and not Path("plan.json").exists()
+
+
+def test_larger_clusters() -> None:
+    """On the levels of the profile, of all kinds alike, and not such as parameters alone exceed."""
+    two = of_two_kinds(clusters.cluster())
+    for options, limit, larger in (
+        ({"mesh": "2x2"}, 100_000, ["4x2", "8x2", "16x2"]),
+        ({"mesh": "2x2", "profile": "h100"}, 100_000, ["4x2", "8x2", "16x2"]),
+        ({"mesh": "4", "profile": "h100"}, 100_000, ["8", "4x4", "8x4"]),
+        ({"cluster": "4"}, 100_000, ["8", "16", "32"]),
+        ({"cluster": "4"}, 112_896 // 32, ["32", "64", "128"]),
+        ({"cluster": "2*fastx2 + 1*slowx2", "profile": two}, 100_000,
+         [f"{2 * n}*fastx2 + {n}*slowx2" for n in (2, 4, 8)]),
+    ):  # fmt: skip
+        request = read(wide(16), **{**CPU, "memory": limit, **options})
+        found = [each.options for each in more_devices(request, options.get("cluster"))]
+        assert [value for each in found for value in each.values()] == larger, options
 
 
 def test_texts() -> None:
