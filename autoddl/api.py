@@ -180,9 +180,15 @@ class Plan(PlanValue):
         def read(program: Program, options: Options) -> Request:
             return AskedPlan(program, options).request(self.engine, program, options)
 
-        found = recost(
-            self, profile, read if again else None, budget=budget, cluster=cluster, memory=memory
-        )
+        with working("planning again" if again else "pricing"):
+            found = recost(
+                self,
+                profile,
+                read if again else None,
+                budget=budget,
+                cluster=cluster,
+                memory=memory,
+            )
         again_plan = None if found.again is None else Plan.of(found.again)
         return ShownRecost.of(replace(found, again=again_plan))
 

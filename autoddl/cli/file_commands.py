@@ -144,6 +144,4 @@ def explain(
     """
     from autoddl import load
 
-    with working("explaining"):
-        text = str(load(plan).explain(why, why_not, profile=profile, budget=budget))
-    click.echo(text)
+    click.echo(str(load(plan).explain(why, why_not, profile=profile, budget=budget)))
