@@ -111,7 +111,7 @@ SHOWN = {
     "planning": "plan mlp.json --mesh 2 --budget 0.3 --force -o new.json",
     "explaining": "explain plan.json --profile net.json",
     "planning again": "recost plan.json --profile net.json --budget 0.3",
-    "planning, ": "whatif mlp.json --mesh 2 --profile net.json --budget 0.3 --batch 4",
+    "planning, ": "whatif mlp.json --mesh 2 --profile cpu-loopback --budget 0.3 --batch 4",
     "simulating the step": "trace plan.json --profile net.json",
 }
 
