@@ -50,16 +50,19 @@ def explained(
     alone = parameter_bytes(request.program, devices)
     seconds = budget.seconds if budget.evaluations is None else budget.evaluations * EVALUATION_S
     short = None if alone <= limit else _parameters_alone(limit, alone, devices)
+    told = error.line if short is None else f"{short}. {error.line}"
     if not seconds or seconds < LEAST_S:
-        return _with(error, error.line if short is None else f"{short}. {error.line}")
+        return _with(error, told)
     trials = _Trials(request, plan, seconds)
     with working("nothing fits, trying what helps") as word:
         trials.tell = word
         found = _diagnosis(error, request, asked, trials, alone)
+    needed = found.needed_bytes
+    if needed is None:
+        return _with(error, told, found)
     where = f"mesh {request.mesh}" if request.mesh is not None else str(request.cluster)
     line = short or f"memory {limit:,} B per device: no plan fits on {where}"
-    if found.needed_bytes is not None and found.needed_bytes > limit:
-        needed = found.needed_bytes
+    if needed > limit:
         line += f"; the least that a plan was found for is {needed:,} B, {needed - limit:,} B more"
     return _with(error, line, found)
 
