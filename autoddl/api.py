@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings, simplefilter
 
 from autoddl import store
 from autoddl.calls import callback, reported, uncollected
@@ -16,7 +18,7 @@ from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW
 from autoddl.engine.interface import TrainingStep
 from autoddl.engine.model import EngineModel
-from autoddl.errors import AutoDDLError, near, shown
+from autoddl.errors import AutoDDLError, InfeasibleError, near, shown
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan import codec
@@ -25,6 +27,7 @@ from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import NdSbp
 from autoddl.search.budget import Budget
+from autoddl.terminal.status_line import working
 from autoddl.trials import trial_settings, trial_task
 from autoddl.trials.trial_settings import Trials
 
@@ -134,7 +137,8 @@ class Plan(PlanValue):
         from autoddl.explain.explanation import explain
         from autoddl.report.explanation_text import Explained
 
-        return Explained.of(explain(self, why, why_not, profile=profile, budget=budget))
+        with working("explaining"):
+            return Explained.of(explain(self, why, why_not, profile=profile, budget=budget))
 
     @reported("diff")
     def diff(self, other: PlanValue) -> ShownDiff:
@@ -176,9 +180,15 @@ class Plan(PlanValue):
         def read(program: Program, options: Options) -> Request:
             return AskedPlan(program, options).request(self.engine, program, options)
 
-        found = recost(
-            self, profile, read if again else None, budget=budget, cluster=cluster, memory=memory
-        )
+        with working("planning again" if again else "pricing"):
+            found = recost(
+                self,
+                profile,
+                read if again else None,
+                budget=budget,
+                cluster=cluster,
+                memory=memory,
+            )
         again_plan = None if found.again is None else Plan.of(found.again)
         return ShownRecost.of(replace(found, again=again_plan))
 
@@ -294,7 +304,9 @@ def optimize(
             be studied, not applied, and take longer to find.
         budget: seconds for the search, or a Budget: with `Budget(evaluations=200_000)` the same plan is
             found on a slow machine as on a fast one. The baselines of the first mesh are always finished;
-            meshes for which nothing is left are counted in the plan's search report.
+            meshes for which nothing is left are counted in the plan's search report. Where no plan fits
+            into memory about as much goes into what would help, a tenth of it for each remedy; below 1 s
+            nothing.
         stop_gap: (cost − lower bound) / cost at which the search may end, 0 to below 1.
         seed: a number >= 0 that makes the search repeatable.
         pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.
@@ -333,12 +345,15 @@ def optimize(
             as many as the plan has devices: these run the script of this process up to this call.
             A `Trials` tells steps, time limit and folder, too. In scripts that run on several ranks
             already, `python -m autoddl try` does it.
-        progress: called with (elapsed seconds, best cost in seconds).
+        progress: called with (elapsed seconds, best cost in seconds). Without it a terminal shows a line
+            while planning takes more than two seconds, which goes away.
 
     Inside launched ranks rank 0 plans and all ranks get the same plan. A graph without an optimizer whose
     parameters a step trains already is planned on its mesh, with these in the states that they have.
 
     Raises:
+        InfeasibleError: no plan fits into memory; behind the line is a table of the largest tensors and
+            of what helps, each tried, which is its `diagnosis`.
         AutoDDLError: in one line, what is wrong and what to do.
     """
     asked, model = asked_of(graph, inputs, kwargs, locals()), engines.model(engine)
@@ -356,7 +371,11 @@ def optimize(
         )
     if tries is not None and rank is None:
         return Plan.of(_fastest(best, program, ranks, tries))
-    return Plan.of(best(1)[0] if ranks is None else oneflow.agree(lambda: best(1)[0]))
+
+    def first() -> PlanValue:
+        return asked.best_or_why_not(model)
+
+    return Plan.of(first() if ranks is None else oneflow.agree(first))
 
 
 @dataclass(frozen=True)
@@ -383,7 +402,8 @@ class AskedPlan:
         """Return up to so many plans, the best first; see `choose.best`."""
         from autoddl.planner import choose
 
-        with uncollected():
+        silent = self.options.progress is not None
+        with uncollected(), nullcontext() if silent else working("planning"):
             return choose.best(self.request(model, self.program, self.options), count)
 
     def request(self, model: EngineModel, program: Program, options: Options) -> Request:
@@ -395,6 +415,22 @@ class AskedPlan:
         return request.read(
             program, options, self.ranks, engine=model, ask=ask, accumulated=self.accumulated
         )
+
+    def best_or_why_not(self, model: EngineModel) -> PlanValue:
+        """Return the best plan; where none fits into memory the error says what would help."""
+        try:
+            return self.best(model, 1)[0]
+        except InfeasibleError as error:
+            from autoddl.remedies.doctor import explained
+
+            def plan(program: Program, changes: Mapping[str, Any]) -> PlanValue:
+                options = replace(self.options, **changes)
+                return replace(self, program=program, options=options).best(model, 1)[0]
+
+            with catch_warnings():
+                simplefilter("ignore")  # they were told before
+                request = self.request(model, self.program, self.options)
+            raise explained(error, request, self.options, plan) from None
 
 
 def asked_of(

@@ -11,6 +11,7 @@ import click
 from autoddl.cli.app import say
 from autoddl.cli.options import NOT_NEGATIVE, RATE, example, option, with_options
 from autoddl.errors import AutoDDLError
+from autoddl.terminal.status_line import working
 
 
 @click.command("codegen", epilog=example("codegen plan.json -o train_parallel.py"))
@@ -21,7 +22,8 @@ def codegen(plan: str, output: str, learning_rate: float | None) -> None:
     """Write PLAN, a file of Plan.save, as a standalone script that needs only OneFlow and NumPy."""
     from autoddl import load
 
-    load(plan).codegen(output, learning_rate=learning_rate)
+    with working("writing"):
+        load(plan).codegen(output, learning_rate=learning_rate)
 
 
 @click.command("merge")
@@ -38,9 +40,10 @@ def merge(folder: Path, output: str) -> None:
     from autoddl.engine import engines
     from autoddl.engine.engines import ONEFLOW
 
-    index = sharded_files.read_index(folder)
-    arrays = {name: sharded_files.read(folder, index, name) for name in index.tensors}
-    engines.load(ONEFLOW).write_state(arrays, index.facts.blocks, index.facts.graph, output)
+    with working("joining"):
+        index = sharded_files.read_index(folder)
+        arrays = {name: sharded_files.read(folder, index, name) for name in index.tensors}
+        engines.load(ONEFLOW).write_state(arrays, index.facts.blocks, index.facts.graph, output)
     say(f"wrote {output}: {len(arrays)} tensors after {index.facts.steps} steps")
 
 
@@ -107,7 +110,8 @@ def trace(plan: str, output: Path, profile: str | None) -> None:
     from autoddl import load
     from autoddl.report.perfetto import write
 
-    timeline = write(load(plan), output, profile=profile)
+    with working("simulating the step"):
+        timeline = write(load(plan), output, profile=profile)
     say(f"wrote {output}: a step of {timeline.step_s * 1e3:.3g} ms; open it in ui.perfetto.dev")
 
 

@@ -19,6 +19,7 @@ from autoddl.cli.options import (
 )
 from autoddl.plan.search_report import PlanTrial
 from autoddl.report.plan_text import WIDTH, trials_table
+from autoddl.terminal.status_line import working
 from autoddl.trials.trial_runs import fastest, plans_of
 from autoddl.trials.trial_settings import MOST_STEPS, MOST_TRIALS, Trials
 from autoddl.units import seconds_text
@@ -53,8 +54,10 @@ def command(
     """
     check_words(words)
     settings = Trials(top, steps, timeout_s, folder)
-    program, plans = plans_of(words, ranks, settings)
-    best = fastest(plans, program, words, settings, tell=_told)
+    with working("planning"):
+        program, plans = plans_of(words, ranks, settings)
+    with working("running plans"):
+        best = fastest(plans, program, words, settings, tell=_told)
     Console(width=WIDTH).print(trials_table(best.search.trials))
     say(f"wrote {folder / 'best.json'}")
 

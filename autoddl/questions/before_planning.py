@@ -13,6 +13,7 @@ from autoddl.engine.engines import ONEFLOW
 from autoddl.errors import AutoDDLError, near, shown
 from autoddl.sbp.program import Program
 from autoddl.search.budget import Budget
+from autoddl.terminal.status_line import working
 
 if TYPE_CHECKING:
     from autoddl.compare.variants import Variant
@@ -72,8 +73,11 @@ def what_if(
         "links": links, "device": device, "memory": memory if several else None,
         "mesh": meshes if clustered else meshes[1:], "batch": batch,
     }  # fmt: skip
-    tell = (lambda _: None) if progress is None else callback(progress)
-    found = variants.what_if(asked.program, asked.options, read, axes, product=product, tell=tell)
+    with working("planning") as word:
+        tell = word if progress is None else callback(progress)
+        found = variants.what_if(
+            asked.program, asked.options, read, axes, product=product, tell=tell
+        )
     return ShownWhatIf.of(replace(found, variants=tuple(map(_usable, found.variants))))
 
 
@@ -119,13 +123,13 @@ def fit(
     target = within_target.target_of(step, throughput)
     found = within_target.clusters_of(node_size, most) if clusters is None else clusters
     asked, read = _compared("fit", graph, inputs, {**options, "budget": budget})
-    tell = (lambda _: None) if progress is None else callback(progress)
-    if batch is None:
-        told = within_target.smallest_cluster(
-            asked.program, asked.options, read, target, found, tell=tell
-        )
-    else:
-        told = within_target.largest_batch(asked.program, asked.options, read, target, tell=tell)
+    with working("planning") as word:
+        tell = word if progress is None else callback(progress)
+        given = asked.program, asked.options, read, target
+        if batch is None:
+            told = within_target.smallest_cluster(*given, found, tell=tell)
+        else:
+            told = within_target.largest_batch(*given, tell=tell)
     best = None if told.best is None else _usable(told.best)
     return ShownFit.of(replace(told, tried=tuple(map(_usable, told.tried)), best=best))
 

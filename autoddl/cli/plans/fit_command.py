@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from autoddl.cli.app import working
 from autoddl.cli.options import JSON, Listed, example, option, with_options, written
 from autoddl.cli.plans.planning_options import PLANNING, asked
 
@@ -37,6 +36,4 @@ def command(program: str, as_json: bool, **options: Any) -> None:
     given = asked(**options)
     from autoddl import fit
 
-    with working("planning") as word:
-        found = fit(program, progress=word, **given)
-    written(found, as_json=as_json)
+    written(fit(program, **given), as_json=as_json)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -83,6 +86,36 @@ PLANNING = with_options(
     option("--memory", "of each device, 16GiB", None, "SIZE"),
     OTHERS,
 )
+
+
+_NAMES = (
+    "mesh", "cluster", "profile", "memory", "search", "objective", "engine", "budget", "stop_gap", "seed",
+    "pin", "strict", "allow_local_batchnorm", "dropout", "recompute", "pipeline", "micro_batches",
+    "compute_stream", "duplex", "fusion", "parts",
+)  # fmt: skip
+_ANY = "|".join(_NAMES)
+# Such as pipeline=2 and search='exact'; "mesh: got" at the begin; micro_batches, which is no other word.
+_VALUE, _LONG = r"""'[^']*'|"[^"]*"|[\w.]+""", "|".join(name for name in _NAMES if "_" in name)
+_PYTHON = re.compile(rf"\b({_ANY})=({_VALUE})|^({_ANY})(?=: )|\b({_LONG})\b")
+
+
+@contextmanager
+def in_own_words() -> Iterator[None]:
+    """Let errors of `optimize` name options as they are on the command line: "--pipeline 2"."""
+    try:
+        yield
+    except AutoDDLError as error:
+        error.args = tuple(_PYTHON.sub(_terminal, str(each)) for each in error.args)
+        raise
+
+
+def _terminal(found: re.Match[str]) -> str:
+    name, value, alone, plain = found.groups()
+    flag = "--" + (name or alone or plain).replace("_", "-")
+    if value is None:
+        return flag
+    value = value[1:-1] if value[0] in "'\"" else {"True": "yes", "False": "no"}.get(value, value)
+    return f"{flag} {shlex.quote(value)}"
 
 
 def asked(

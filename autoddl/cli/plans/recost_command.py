@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from autoddl.cli.app import working
 from autoddl.cli.options import JSON, NOT_NEGATIVE, example, option, written
 
 
@@ -33,8 +32,5 @@ def command(
     from autoddl import load
 
     again, old = budget > 0, load(plan)
-    with working("planning again" if again else "pricing"):
-        found = old.recost(
-            profile, again=again, budget=budget or 1.0, memory=memory, cluster=cluster
-        )
+    found = old.recost(profile, again=again, budget=budget or 1.0, memory=memory, cluster=cluster)
     written(found, as_json=as_json)

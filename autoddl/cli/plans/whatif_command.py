@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from autoddl.cli.app import working
 from autoddl.cli.options import JSON, Listed, example, flag, option, with_options, written
 from autoddl.cli.plans.planning_options import OTHERS, asked
 from autoddl.errors import AutoDDLError, shown
@@ -84,9 +83,8 @@ def command(
         given["memory"] = sizes
     from autoddl import what_if
 
-    with working("planning") as word:
-        found = what_if(
-            program, mesh=meshes or None, links=[dict(each) for each in factors], device=speeds,
-            batch=batches, product=product, progress=word, **given,
-        )  # fmt: skip
+    found = what_if(
+        program, mesh=meshes or None, links=[dict(each) for each in factors], device=speeds,
+        batch=batches, product=product, **given,
+    )  # fmt: skip
     written(found, as_json=as_json)
