@@ -94,8 +94,12 @@ def layer_rows(plan: PlanValue) -> tuple[LayerRow, ...]:
             alike.setdefault(key, []).append(module)
     costs = [{row.module: row for row in part.rows} for part in plan.parts]
     return tuple(
-        _row(stage, modules, op_type, words, [costs[stage][m] for m in modules if m in costs[stage]])
-        for (stage, _, op_type, words), modules in sorted(alike.items(), key=lambda item: item[0][0])
+        _row(
+            stage, modules, op_type, words, [costs[stage][m] for m in modules if m in costs[stage]]
+        )
+        for (stage, _, op_type, words), modules in sorted(
+            alike.items(), key=lambda item: item[0][0]
+        )
     )
 
 

@@ -23,12 +23,20 @@ from autoddl.units import bytes_text, seconds_text
 
 WIDE = 1000  # units of what is stretched to the width
 JOINED = 0.5  # of these units: shorter pauses are not seen
-LANE, THIN = 20, 6  # height of a lane, and of the boxings of a stage in it
+LANE = 20  # height of a lane
+_STAGE = {
+    COMPUTE: (0, 13),
+    BOXING: (14, 6),
+}  # rows of a stage's lane: where they begin, and heights
 COLUMNS = 500  # of the course of memory, the most of each
 MEMORY_HEIGHT, PARETO_HEIGHT = 220, 320
 COMMUNICATION, UPDATE = "communication", "update"
 MOST_POINTS = 40
-LABEL_X, LABEL_Y = 5.0, 16.0  # percent and pixels that the number of a point takes
+LABEL_UP, LABEL_X, LABEL_Y = (
+    7.0,
+    5.0,
+    16.0,
+)  # of the number of a point: pixels above it, and what it takes
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,7 @@ def waits_bar(waits: Waits) -> list[Segment]:
         width = 100 * seconds / total
         kind = COMPUTE if name == COMPUTE else f"wait-{number % 4}"
         if seconds > 0:
-            found.append(Segment(name, kind, x, width, f"{seconds_text(seconds)}, {width:.1f} %"))
+            found.append(Segment(name, kind, x, width, f"{seconds_text(seconds)}, {width:.1f}%"))
         x += width
     return found
 
@@ -140,14 +148,13 @@ def _lane_name(name: str) -> str:
 
 
 def _lane(name: str, spans: Sequence[Span], step_s: float, phases: Mapping[str, str]) -> Lane:
-    by_kind = defaultdict[tuple[str, bool], list[tuple[float, float]]](list)
+    by_kind = defaultdict[tuple[str, tuple[int, int]], list[tuple[float, float]]](list)
     for span in spans:
-        thin = span.stream == BOXING
-        by_kind[_kind(span, phases), thin].append((span.start_s, span.end_s))
+        rows = (0, LANE) if phases or span.stream not in (COMPUTE, BOXING) else _STAGE[span.stream]
+        by_kind[_kind(span, phases), rows].append((span.start_s, span.end_s))
     scale = WIDE / (step_s or 1.0)
     paths = []
-    for (kind, thin), times in by_kind.items():
-        top, height = (LANE - THIN, THIN) if thin else (0, LANE)
+    for (kind, (top, height)), times in by_kind.items():
         runs = _runs((a * scale, b * scale) for a, b in times)
         paths.append((kind, "".join(_box(a, b, top, height) for a, b in runs)))
     busy_s = sum(b - a for a, b in _runs(((s.start_s, s.end_s) for s in spans), 0.0))
@@ -236,7 +243,7 @@ def scatter(points: Sequence[ParetoPoint]) -> Scatter:
     dots: list[Dot] = []
     for number, point in enumerate(chosen, 1):
         x, y = place(point)
-        label = y
+        label = y - LABEL_UP
         while any(abs(d.x - x) < LABEL_X and abs(d.label_y - label) < LABEL_Y for d in dots):
             label -= LABEL_Y
         dots.append(Dot(number, point, x, y, label if label > LABEL_Y else y))

@@ -118,9 +118,7 @@ def _memory(plan: PlanValue, missing: dict[str, str]) -> MemoryCourse | None:
         return None
 
 
-def _timeline(
-    plan: PlanValue, known: Profile | None, missing: dict[str, str]
-) -> Timeline | None:
+def _timeline(plan: PlanValue, known: Profile | None, missing: dict[str, str]) -> Timeline | None:
     if known is None and not plan.pipelined:
         missing[TIMELINE] = _unknown(plan)
         return None
@@ -131,9 +129,7 @@ def _timeline(
         return None
 
 
-def _reopened(
-    plan: PlanValue, known: Profile | None, missing: dict[str, str]
-) -> Reopened | None:
+def _reopened(plan: PlanValue, known: Profile | None, missing: dict[str, str]) -> Reopened | None:
     """Return the plan as a choice among others, None where that can't be."""
     reason = ""
     if plan.pipelined:
