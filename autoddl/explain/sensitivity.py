@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -91,7 +92,7 @@ def sensitivities(found: Reopened, known: Mapping[str, Assigned]) -> tuple[Sensi
 
 
 def memory_flips(found: Reopened, known: Mapping[str, Assigned]) -> tuple[MemoryFlip, ...]:
-    """Return what another limit of memory would change: below what the plan needs, and above the limit."""
+    """Return what another limit of memory changes: below what the plan needs, and above the limit."""
     limit, others = found.request.limit_bytes, dict(known)
     plan = others.pop(PLAN)
     smaller = {n: o for n, o in others.items() if o.memory_bytes < plan.memory_bytes}
@@ -177,7 +178,7 @@ def _sensitivity(resource: str, steps: Steps) -> Sensitivity:
 
 def _flip(steps: Steps, factors: Sequence[float]) -> Flip | None:
     """Return where the plan is first overtaken on the way along some factors, found by bisection."""
-    for low, high in zip(factors[:-1], factors[1:], strict=True):
+    for low, high in pairwise(factors):
         at = steps(high, ())
         ahead = [name for name, step_s in at.items() if _is_ahead(step_s, at[PLAN])]
         if not ahead:

@@ -18,8 +18,8 @@ from autoddl.cli.options import FORCE, check_new, example, option
 def command(plan: str, output: Path, profile: str | None, force: bool) -> None:
     """Write PLAN, a file of Plan.save, as one HTML page that needs neither a network nor scripts.
 
-    What it does layer by layer, what its step waits for, its memory, the baselines beside it, its timeline
-    and what would change it.
+    It tells what the plan does layer by layer, what its step waits for, its memory, the baselines beside
+    it, its timeline and what would change it.
     """
     for read in (plan, profile or plan):
         check_new(output, force=force, beside=read)

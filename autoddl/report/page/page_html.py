@@ -21,7 +21,7 @@ from autoddl import store
 from autoddl.errors import AutoDDLError, printable, shortened
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan.value import Estimate, PlanValue
-from autoddl.report.page import charts
+from autoddl.report.page import page_charts as charts
 from autoddl.report.page.page_values import PageValues, known_values, page_values
 from autoddl.sbp.rewrites.recomputed_layers import layers_again, ops_again
 from autoddl.units import bytes_text, seconds_text

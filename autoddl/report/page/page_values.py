@@ -6,7 +6,7 @@ A plan with stages has no critical path: `missing["time"]` says so, and the page
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autoddl.calls import uncollected
@@ -15,7 +15,6 @@ from autoddl.errors import AutoDDLError, shown
 from autoddl.explain.certainty import Certainty, SourceError, certainty, source_errors
 from autoddl.explain.explanation import SMALL
 from autoddl.explain.layer_rows import LayerRow, layer_rows
-from autoddl.explain.pareto import ParetoPoint, pareto
 from autoddl.explain.reopened import Reopened, reopened
 from autoddl.explain.sensitivity import (
     MemoryFlip,
@@ -24,6 +23,7 @@ from autoddl.explain.sensitivity import (
     memory_flips,
     sensitivities,
 )
+from autoddl.explain.time_and_memory import ParetoPoint, pareto
 from autoddl.explain.waits import Waits, waits_of
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline
 from autoddl.perfmodel.profile import Profile
@@ -41,8 +41,9 @@ TIME, MEMORY, TIMELINE, SENSITIVITY, CALIBRATION = (
 class PageValues:
     """All that a page shows; None and () where `missing` has a reason, by section.
 
-    Prices are those of `profile`, where that is known. Where they are no more those that the plan was made
-    with its step takes `repriced_s` now. `searched` tells whether `points` hold what was planned again.
+    Prices are those of `profile`, where that is known. Where they are no more those that the plan was
+    made with its step takes `repriced_s` now. `searched` tells whether `points` hold what was planned
+    again.
     """
 
     plan: PlanValue
@@ -83,24 +84,28 @@ def page_values(
         known = profile_of(plan, profile, what)
     missing: dict[str, str] = {}
     with uncollected():
-        memory = _memory(plan, missing)
-        timeline = _timeline(plan, known, missing)
+        memory, timeline = _memory(plan, missing), _timeline(plan, known, missing)
         found = _reopened(plan, known, missing)
-        base = {"profile": known, "memory": memory, "timeline": timeline, "missing": missing}
-        layers = layer_rows(plan)
-        if found is None:
-            return PageValues(plan, layers, certainty(plan), pareto(plan), **base)
-        step_s, planned_s, rivals = found.chosen.step_s, plan.estimate.step_s, known_plans(found)
-        return PageValues(
-            plan, layers, certainty(plan, found), pareto(plan, found),
-            repriced_s=step_s if abs(step_s - planned_s) > SMALL * planned_s else None,
-            waits=waits_of(found.chosen.timeline),
-            sensitivities=sensitivities(found, rivals),
-            memory_flips=memory_flips(found, rivals),
-            sources=source_errors(found),
-            searched=True,
-            **base,
+        told = PageValues(
+            plan, layer_rows(plan), certainty(plan, found), pareto(plan, found), known,
+            memory=memory, timeline=timeline, missing=missing,
         )  # fmt: skip
+        return told if found is None else _priced(told, found)
+
+
+def _priced(told: PageValues, found: Reopened) -> PageValues:
+    """Return what a page shows, with what takes prices of single ops and links."""
+    step_s, planned_s = found.chosen.step_s, told.plan.estimate.step_s
+    rivals = known_plans(found)
+    return replace(
+        told,
+        repriced_s=step_s if abs(step_s - planned_s) > SMALL * planned_s else None,
+        waits=waits_of(found.chosen.timeline),
+        sensitivities=sensitivities(found, rivals),
+        memory_flips=memory_flips(found, rivals),
+        sources=source_errors(found),
+        searched=True,
+    )
 
 
 def _memory(plan: PlanValue, missing: dict[str, str]) -> MemoryCourse | None:
@@ -134,8 +139,8 @@ def _reopened(plan: PlanValue, known: Profile | None, missing: dict[str, str]) -
     reason = ""
     if plan.pipelined:
         reason = (
-            f"The plan has {len(plan.parts)} stages and {plan.micro_batches} micro-batches: it carries the "
-            "seconds of each stage, not those of single ops and links, so it can't be priced again."
+            f"The plan has {len(plan.parts)} stages and {plan.micro_batches} micro-batches: it carries "
+            "the seconds of each stage, not those of single ops and links, so it can't be priced again."
         )
     elif known is None:
         reason = _unknown(plan)

@@ -1,6 +1,7 @@
 """Time against memory: of the plans that are known, those that none beats in both.
 
-Of (40 ms, 6 GiB), (43 ms, 8 GiB) and (60 ms, 5 GiB) the second is behind the first, the others are the front.
+Of (40 ms, 6 GiB), (43 ms, 8 GiB) and (60 ms, 5 GiB) the second is behind the first; the others are the
+front.
 """
 
 from __future__ import annotations

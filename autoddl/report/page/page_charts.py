@@ -1,7 +1,7 @@
 """Where everything of a chart lies; templates write it as SVG.
 
-Along x all is in percent of the width, or in thousandths of it inside of what is stretched (`WIDE`), so that
-letters keep their size on every screen; along y in pixels. 0 to 40 ms, a bar of 10 ms: (0, 25).
+Along x all is in percent of the width, or in thousandths of it inside of what is stretched (`WIDE`), so
+that letters keep their size on every screen; along y in pixels. A bar of 10 of 40 ms has a width of 25.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from autoddl.engine.model import MemoryCourse
-from autoddl.explain.pareto import ParetoPoint
 from autoddl.explain.sensitivity import GRID, PLAN, Flip
+from autoddl.explain.time_and_memory import ParetoPoint
 from autoddl.explain.waits import Waits
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE
 from autoddl.perfmodel.pipeline.pipeline_timeline import Span, Timeline
@@ -213,7 +214,7 @@ def _columns(count: int) -> list[range]:
     """Return so many numbers in at most COLUMNS groups."""
     columns = min(count, COLUMNS)
     ends = [count * n // columns for n in range(columns + 1)]
-    return [range(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return [range(a, b) for a, b in pairwise(ends)]
 
 
 def _area(lower: Sequence[int], upper: Sequence[int], top: float) -> str:
