@@ -263,13 +263,13 @@ def strip(slower: Flip | None, faster: Flip | None) -> list[Segment]:
     least, most = 1 / GRID[-1], GRID[-1]
     ends = slower.factor if slower else least, faster.factor if faster else most
     parts = [
-        (slower.best if slower else "", least, ends[0]), (PLAN, *ends),
-        (faster.best if faster else "", ends[1], most),
+        (slower.best if slower else None, "other", least, ends[0]), (PLAN, PLAN, *ends),
+        (faster.best if faster else None, "other", ends[1], most),
     ]  # fmt: skip
     return [
-        Segment(name, PLAN if name == PLAN else "other", x := _log(a), _log(b) - x, name)
-        for name, a, b in parts
-        if name and b > a
+        Segment(name, kind, x := _log(begin), _log(end) - x, name)
+        for name, kind, begin, end in parts
+        if name is not None
     ]
 
 
