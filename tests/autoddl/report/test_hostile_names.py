@@ -14,8 +14,10 @@ import pytest
 from autoddl.api import Plan, optimize
 from autoddl.cli.app import main
 from autoddl.errors import AutoDDLError
+from autoddl.explain.asked import asked_for
 from autoddl.explain.certainty import Certainty, SourceError
 from autoddl.explain.layer_rows import LayerRow
+from autoddl.explain.reopened import reopened
 from autoddl.explain.sensitivity import Flip, MemoryFlip, Sensitivity
 from autoddl.explain.time_and_memory import ParetoPoint
 from autoddl.explain.waits import Waited, Waits
@@ -37,9 +39,20 @@ def control(text: str, allowed: str = "\n") -> list[str]:
     return [c for c in text if not c.isprintable() and c not in allowed]
 
 
+def groups(size: int) -> Iterator[list[str]]:
+    """Yield all names, so many at a time."""
+    for begin in range(0, COUNT, size):
+        yield HOSTILE[begin : begin + size]
+
+
 @cache
 def values() -> PageValues:
-    return replace(page_values(planned("mlp"), cluster()), memory=None, missing={"memory": BENIGN})
+    return replace(
+        page_values(planned("mlp"), cluster()),
+        memory=None,
+        timeline=None,
+        missing=dict.fromkeys(("memory", "timeline"), BENIGN),
+    )
 
 
 def with_name(name: str) -> PageValues:
@@ -89,16 +102,17 @@ def test_every_name_is_text_and_nothing_else_wherever_it_stands() -> None:
 
 
 def test_reasons_and_problems_are_text() -> None:
-    for name in HOSTILE:
+    sections = ("time", "memory", "timeline", "sensitivity", "calibration")
+    for names in groups(len(sections)):
         told = replace(
             with_name(BENIGN), waits=None, timeline=None, sensitivities=(), sources=(), memory=None,
-            missing=dict.fromkeys(("time", "memory", "timeline", "sensitivity", "calibration"), name),
+            missing=dict(zip(sections, names, strict=True)),
         )  # fmt: skip
-        text = rendered(told)
-        text += page_html._html("problem.html", {"problem": name})
-        assert not control(text), name
-        assert "script" not in {tag for tag, _ in Page(text).elements}
-        assert not any(key.startswith("on") for _, attrs in Page(text).elements for key, _ in attrs)
+        text = rendered(told) + page_html._html("problem.html", {"problem": names[0]})
+        found = Page(text)
+        assert not control(text), names
+        assert {tag for tag, _ in found.elements} <= TAGS
+        assert not any(key.startswith("on") for _, attrs in found.elements for key, _ in attrs)
 
 
 def renamed(program: Program, names: Iterator[str]) -> Program:
@@ -182,13 +196,15 @@ def test_the_terminal_gets_no_control_characters() -> None:
 
 
 def test_so_do_tables_with_every_name() -> None:
-    base = planned("mlp")
-    for name in HOSTILE:
-        plan = Plan.of(with_name(name).plan)
-        assert not control(str(plan)), name
+    base, found = planned("mlp"), reopened(planned("mlp"), cluster())
+    for names in groups(len(base.baselines)):
+        plan = with_name(names[0]).plan
+        rows = zip(plan.baselines, names, strict=True)
+        plan = replace(plan, baselines=tuple(replace(row, name=name) for row, name in rows))
+        assert not control(str(Plan.of(plan))), names
     for name in HOSTILE:
         with pytest.raises(AutoDDLError) as error:
-            base.explain(f"{name}?", profile=cluster())
+            asked_for(found.problem, f"{name}?")
         assert not control(str(error.value), ""), name
 
 
@@ -199,11 +215,9 @@ def test_messages_of_commands(
     planned("mlp").save("plan.json")
     for name in HOSTILE:
         for words in (
-            ["report", f"no {name}"],
             ["report", "plan.json", "--profile", f"no {name}", "-o", "x.html"],
             ["report", "plan.json", "-o", f"no/{name}"],
             ["report", "plan.json", f"--{name}"],
-            ["explain", f"no {name}"],
         ):
             code = main(words)
             out, err = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Pages of plans: their numbers against the plan, its explanation and its timeline, read from the HTML."""
+"""Pages of plans: their numbers against the plan, its explanation and its timeline, from the HTML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.autoddl.explain.plans import PROGRAMS, planned, profile_for
 from tests.support.budgets import LITTLE
 from tests.support.clusters import cluster, of_two_kinds
 from tests.support.pages import SECTIONS, Page
-from tests.support.programs import mlp, transformer
+from tests.support.programs import transformer
 
 NAMES = ("mlp", "cuda")
 
