@@ -34,6 +34,7 @@ BASES = {
     "recost": ["plan.json", "--profile", "network.json", "--budget", "0"],
     "whatif": ["program.json", "--mesh", "2", "--batch", "4", "--budget", "1"],
     "fit": ["program.json", "--within", "1s", "--budget", "1"],
+    "report": ["plan.json", "--output", "new.html"],
     "merge": ["checkpoint"],
     "sign": [],
     "profiles": [],
@@ -132,6 +133,9 @@ VALUES: dict[tuple[str, str], list[str]] = {
     ("fit", "--most"): [*WHOLE, "0"],
     ("fit", "--memory"): [*ODD, "", "-1", "0", "nan", "2EiB"],
     ("fit", "--budget"): [*SECONDS, "0"],
+    ("report", ""): [*UNREADABLE, "", "program.json", "network.json", "file.txt"],
+    ("report", "--output"): [*UNWRITABLE, "plan.json", "program.json", "pipe", ".", ""],
+    ("report", "--profile"): [*UNREADABLE, "", "h10", "program.json", "plan.json", "\x1b[31m"],
     ("merge", ""): [*UNREADABLE, "file.txt"],
     ("merge", "--output"): ["folder", "file.txt", "nul\0"],
     ("plan", ""): [*UNREADABLE, "", "plan.json", "file.txt", "h100"],
@@ -206,6 +210,10 @@ LINES = [
     ["fit", "program.json", "--within", "1s", "--cluster", "2"],
     ["fit", "program.json", "--batch", "largest"], ["fit", "program.json", "--within", "1s", "x"],
     ["explain"], ["explain", "plan.json", "x"], ["explain", "plan.json", "--why", "model"],
+    ["report"], ["report", "plan.json", "x"], ["report", "plan.json", "--x"], ["report", "plan.json", "-o"],
+    ["report", "plan.json", "-o", "plan.json", "--force"], ["report", "plan.json", "-o", "file.txt"],
+    ["report", "plan.json", "--profile", "network.json", "-o", "network.json", "--force"],
+    ["report", "plan.json", "-o", "folder", "--force"], ["report", "plan.json", "-o", "new.html", "--force=1"],
     ["sign"], ["codegen", "plan.json", "x"], ["merge", "checkpoint", "x"],
 ]  # fmt: skip
 
