@@ -210,10 +210,12 @@ LINES = [
     ["fit", "program.json", "--within", "1s", "--cluster", "2"],
     ["fit", "program.json", "--batch", "largest"], ["fit", "program.json", "--within", "1s", "x"],
     ["explain"], ["explain", "plan.json", "x"], ["explain", "plan.json", "--why", "model"],
-    ["report"], ["report", "plan.json", "x"], ["report", "plan.json", "--x"], ["report", "plan.json", "-o"],
-    ["report", "plan.json", "-o", "plan.json", "--force"], ["report", "plan.json", "-o", "file.txt"],
+    ["report"], ["report", "plan.json", "x"], ["report", "plan.json", "--x"],
+    ["report", "plan.json", "-o"], ["report", "plan.json", "-o", "plan.json", "--force"],
+    ["report", "plan.json", "-o", "file.txt"],
     ["report", "plan.json", "--profile", "network.json", "-o", "network.json", "--force"],
-    ["report", "plan.json", "-o", "folder", "--force"], ["report", "plan.json", "-o", "new.html", "--force=1"],
+    ["report", "plan.json", "-o", "folder", "--force"],
+    ["report", "plan.json", "-o", "new.html", "--force=1"],
     ["sign"], ["codegen", "plan.json", "x"], ["merge", "checkpoint", "x"],
 ]  # fmt: skip
 
