@@ -82,13 +82,14 @@ class Area:
 
 @dataclass(frozen=True)
 class Dot:
-    """A point of the chart of time and memory, with its number and the place of that."""
+    """A point of the chart of time and memory; its number stands at `label_y`, to its left or right."""
 
     number: int
     point: ParetoPoint
     x: float
     y: float
     label_y: float
+    left: bool
 
 
 @dataclass(frozen=True)
@@ -244,10 +245,11 @@ def scatter(points: Sequence[ParetoPoint]) -> Scatter:
     dots: list[Dot] = []
     for number, point in enumerate(chosen, 1):
         x, y = place(point)
-        label = y - LABEL_UP
-        while any(abs(d.x - x) < LABEL_X and abs(d.label_y - label) < LABEL_Y for d in dots):
+        label, left = y - LABEL_UP, x > (LABEL_X if number == 1 else 100 - 2 * LABEL_X)
+        beside = [d for d in dots if d.left == left and abs(d.x - x) < LABEL_X]
+        while any(abs(d.label_y - label) < LABEL_Y for d in beside):
             label -= LABEL_Y
-        dots.append(Dot(number, point, x, y, label if label > LABEL_Y else y))
+        dots.append(Dot(number, point, x, y, label if label > LABEL_Y else y, left))
     front = sorted(place(p) for p in chosen if p.front)
     corners = [f"{10 * front[0][0]:.1f} 0"] if front else []
     for (x, y), after in zip(front, [*front[1:], (100.0, 0.0)], strict=True):
