@@ -20,7 +20,6 @@ from autoddl.explain.sensitivity import (
     with_links,
 )
 from autoddl.explain.waits import COMPUTE
-from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.step_cost import StepPrices
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.search.baselines import assignments
@@ -33,23 +32,22 @@ def opened(name: str):
 
 
 def test_all_of_one_resource_takes_so_many_times_less() -> None:
-    found, profile = opened("mlp"), profile_for("mlp")
-    layout = found.chosen.layout
-
-    def priced(known: Profile):
-        return StepPrices(found.problem.program, found.problem.mesh, known).step(layout)
-
-    before, level = priced(profile), "node"
-    for scaled, links, ops in (
-        (with_links(profile, level, 4.0), 4.0, 1.0), (with_devices(profile, 4.0), 1.0, 4.0)
-    ):  # fmt: skip
-        after = priced(scaled)
-        for one, other in zip(before.ops.rows(), after.ops.rows(), strict=True):
-            assert other.seconds == pytest.approx(one.seconds / ops)
-        for one, other in zip(before.boxings.rows(), after.boxings.rows(), strict=True):
-            local = one.source == "local"
-            factor = ops if local else links if f" {level} " in one.source else 1.0
-            assert other.seconds == pytest.approx(one.seconds / factor)
+    found, profile, level = opened("large"), profile_for("large"), "node"
+    sources = set[str]()
+    for one in known_plans(found).values():
+        before, links, ops = (
+            StepPrices(found.problem.program, found.problem.mesh, known).step(one.layout)
+            for known in (profile, with_links(profile, level, 4.0), with_devices(profile, 4.0))
+        )
+        for side, (of_links, of_ops) in zip((links, ops), ((4.0, 1.0), (1.0, 4.0)), strict=True):
+            for was, now in zip(before.ops.rows(), side.ops.rows(), strict=True):
+                assert now.seconds == pytest.approx(was.seconds / of_ops)
+            for was, now in zip(before.boxings.rows(), side.boxings.rows(), strict=True):
+                over = was.source.split()[1:2]
+                factor = of_links if over == [level] else 1.0 if over else of_ops
+                assert now.seconds == pytest.approx(was.seconds / factor)
+                sources.update(over)
+    assert sources == {"node", "gpu"}
 
 
 def scaled_steps(name: str, resource: str, factor: float) -> dict[str, float]:

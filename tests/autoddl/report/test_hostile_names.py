@@ -101,6 +101,13 @@ def test_every_name_is_text_and_nothing_else_wherever_it_stands() -> None:
         assert not control("".join(found.texts)), name
 
 
+def test_what_templates_do_not_shorten_is_printable_too() -> None:
+    made = page_html._environment().from_string("<p>{{ name }}</p>")
+    for name in HOSTILE:
+        text = made.render(name=name)
+        assert not control(text) and [tag for tag, _ in Page(text).elements] == ["p"], name
+
+
 def test_reasons_and_problems_are_text() -> None:
     sections = ("time", "memory", "timeline", "sensitivity", "calibration")
     for names in groups(len(sections)):
