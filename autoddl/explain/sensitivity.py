@@ -113,7 +113,7 @@ def memory_flips(found: Reopened, known: Mapping[str, Assigned]) -> tuple[Memory
 
 
 def with_links(profile: Profile, level: str, factor: float) -> Profile:
-    """Return a profile in which all collectives over a level's links take 1/factor as long."""
+    """Return a profile in which collectives over a level's links take 1/factor as long, once launched."""
     links = tuple(
         replace(
             link, alpha_s=link.alpha_s / factor, beta_s_per_byte=link.beta_s_per_byte / factor,
@@ -127,7 +127,7 @@ def with_links(profile: Profile, level: str, factor: float) -> Profile:
 
 
 def with_devices(profile: Profile, factor: float) -> Profile:
-    """Return a profile in which all ops take 1/factor as long."""
+    """Return a profile in which all ops, and launches of collectives, take 1/factor as long."""
     devices = {kind: _faster(device, factor) for kind, device in profile.devices.items()}
     return replace(profile, devices=devices)
 
