@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from autoddl.cli.app import say, working
+from autoddl.cli.app import say
 from autoddl.cli.options import FORCE, check_new, example, option
+from  import working
 
 
 @click.command("report", epilog=example("report plan.json -o plan.html"))
