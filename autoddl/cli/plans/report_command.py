@@ -8,7 +8,7 @@ import click
 
 from autoddl.cli.app import say
 from autoddl.cli.options import FORCE, check_new, example, option
-from  import working
+from autoddl.terminal.status_line import working
 
 
 @click.command("report", epilog=example("report plan.json -o plan.html"))
