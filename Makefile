@@ -5,7 +5,7 @@
 #   QUICK=1                        experiments with fewer models, passes and steps
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rest test-all test-planner check testbed experiments clean venv venv-planner
+.PHONY: help demo test test-rest test-all test-planner check testbed browser experiments clean venv venv-planner
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,13 @@ testbed: venv ## Install iproute2 if it is missing, then try the links of a test
 	    $$sudo apt-get update && $$sudo apt-get install --yes --no-install-recommends iproute2 || exit; \
 	fi; \
 	$$sudo .venv/bin/python -B -m experiments.testbed --check $(ARGS)
+
+browser: venv ## Install Debian's chromium if it is missing, then open pages of plans in it
+	@sudo=; [ "$$(id -u)" -eq 0 ] || sudo=sudo; \
+	if [ ! -x /usr/bin/chromium ]; then \
+	    $$sudo apt-get update && $$sudo apt-get install --yes --no-install-recommends chromium || exit; \
+	fi; \
+	.venv/bin/pytest -q tests/autoddl/report/page/test_browser.py $(ARGS)
 
 experiments: venv ## Run the experiments of the paper, as root for testbeds; write docs/results.md
 	@.venv/bin/python -m experiments.figures $(if $(QUICK),--quick) $(ARGS)

@@ -192,6 +192,30 @@ class Plan(PlanValue):
         again_plan = None if found.again is None else Plan.of(found.again)
         return ShownRecost.of(replace(found, again=again_plan))
 
+    @reported("report")
+    def report(self, path: str | Path, *, profile: str | Path | Profile | None = None) -> None:
+        """Write the plan as one HTML page that needs neither a network nor scripts (docs/report.md).
+
+        `profile` prices a plan without stages again, by default the bundled one that it names; without it
+        sections that need prices say so.
+
+        Raises:
+            AutoDDLError: there is no such profile, or the file can't be written.
+        """
+        from autoddl.report.page import page_html
+
+        page_html.write(self, path, profile)
+
+    def _repr_html_(self) -> str | None:
+        """Return what notebooks show; None, which is the text, where that fails."""
+        from autoddl.report.page import page_html
+
+        try:
+            with reported("report"):
+                return page_html.notebook(self)
+        except Exception:
+            return None
+
     @reported("save")
     def save(self, path: str | Path) -> None:
         """Write the plan as versioned JSON."""

@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "recost": ("plans.recost_command:command", "price a plan with another profile, and plan again"),
     "whatif": ("plans.whatif_command:command", "plan with other links, memory, meshes or batches"),
     "fit": ("plans.fit_command:command", "find the smallest cluster or the largest batch"),
+    "report": ("plans.report_command:command", "write a plan as one HTML page"),
     "codegen": ("file_commands:codegen", "write a saved plan as a Python script that needs only OneFlow"),
     "trace": ("file_commands:trace", "write the predicted timeline of a plan for Perfetto"),
     "run": ("run_command:command", "start the ranks of a training script on this node"),

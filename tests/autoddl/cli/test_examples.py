@@ -23,6 +23,7 @@ WRITTEN = {
     "plan": ["plan.json"],
     "profiles": [],
     "recost": [],
+    "report": ["plan.html"],
     "sign": [],
     "trace": ["trace.json"],
     "whatif": [],
