@@ -30,7 +30,7 @@ from experiments.testbed import Testbed, network
 
 LOOPBACK = Bed("loopback", 1, 4, None)
 SHAPED = Bed("2x2-500mbit", 2, 2, "500mbit", core_share(4))
-STEPS = 12
+STEPS = 10
 MOST_APART = 1e-4  # losses, by rounding
 
 
@@ -68,7 +68,7 @@ def command(
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     CONSOLE.print(f"wrote {', '.join(sorted(p.name for p in out.iterdir()))} to {out}; load {load}")
     for line in (
-        f"parity: max |Δloss| = {apart:.2e} over {steps} steps; between the plans of act two {trained:.2e}",
+        f"parity: max |Δloss| = {apart:.2e} over {steps} steps, {trained:.2e} between plans of act two",
         f"speed: {gain_text(speed_act.gains(turns))}",
         f"pictures: {out / 'losses.png'}, {out / 'steps.png'}",
     ):

@@ -33,9 +33,9 @@ class Gain(NamedTuple):
 def gain(ours_s: Sequence[float], theirs_s: Sequence[float], *, same: bool = False) -> Gain:
     """Return how many times as fast ours is; the steps of a turn are a pair, as slow phases hit both.
 
-    The interval is from the k-th smallest to the k-th largest ratio, with the greatest k for which it misses
-    the median with a chance of 5 % at most, whatever the distribution of ratios is. Fewer than six turns
-    have no such k, and nothing is certain.
+    The interval is from the k-th smallest to the k-th largest ratio, with the greatest k for which it
+    misses the median with a chance of 5 % at most, whatever the distribution of ratios is. Fewer than six
+    turns have no such k, and nothing is certain.
 
     Source: B. Arnold, N. Balakrishnan, H. Nagaraja, A first course in order statistics, 1992, §7.1.
     """

@@ -70,5 +70,6 @@ def _draw(turns: Turns, file: Path) -> None:
         f"GPT of {SIZES['vocabulary']} words, {SIZES['batch']} × {SIZES['sequence']} tokens a step"
     )
     axis.set_title(f"{words}, {turns[OURS].plan.devices} ranks")
+    axis.margins(y=0.2)  # for the legend
     axis.legend(frameon=False)
     figures.save(figure, file)
