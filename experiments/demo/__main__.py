@@ -9,7 +9,6 @@ is, and where the pictures are. The exit code is 1 where losses differ.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -30,7 +29,8 @@ from experiments.testbed import Testbed, network
 
 LOOPBACK = Bed("loopback", 1, 4, None)
 SHAPED = Bed("2x2-500mbit", 2, 2, "500mbit", core_share(4))
-STEPS = 10
+STEPS = 8
+LINKS = ("--quick", "--stepfactor", "16")  # messages of 16 KiB, 256 KiB and 4 MiB
 MOST_APART = 1e-4  # losses, by rounding
 
 
@@ -65,8 +65,9 @@ def command(
     speed_report.save(turns, out / "steps", known.name)
     CONSOLE.print(speed_report.table(turns))
     trained = speed_act.worst_loss(turns)
-    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
-    CONSOLE.print(f"wrote {', '.join(sorted(p.name for p in out.iterdir()))} to {out}; load {load}")
+    CONSOLE.print(
+        f"wrote {', '.join(sorted(p.name for p in out.iterdir()))} to {out}", soft_wrap=True
+    )
     for line in (
         f"parity: max |Δloss| = {apart:.2e} over {steps} steps, {trained:.2e} between plans of act two",
         f"speed: {gain_text(speed_act.gains(turns))}",
@@ -97,7 +98,7 @@ def _device(bed: Bed, folder: Path) -> Path:
 
 def _calibrated(bed: Bed, made: Testbed | None, folder: Path, device: Path | None) -> Profile:
     with stage(f"time the collectives of {bed.count} ranks"):
-        return profiles.load(measure.calibrate(bed, made, folder, (), device, quick=True))
+        return profiles.load(measure.calibrate(bed, made, folder, LINKS, device))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ BAR = 0.38  # of the distance of two plans
 
 def table(turns: Turns) -> Table:
     """Return a row for each plan."""
-    found = Table(title=f"seconds of a step, medians of {len(turns[OURS].samples_s)} turns")
+    load, count = os.getloadavg()[0], len(turns[OURS].samples_s)
+    found = Table(title=f"seconds of a step, medians of {count} turns, load average {load:.1f}")
     found.add_column("plan")
     for name in ("mesh", "predicted", "measured", "quartiles", "ours is"):
         found.add_column(name, justify="right")
