@@ -56,6 +56,7 @@ def test_few_turns_say_nothing() -> None:
 
 def test_one_plan_is_never_faster_than_itself() -> None:
     same = gain([1.0] * 10, [2.0] * 10, same=True)
+    assert not same.certain
     gains = {"data parallel": gain([1.0] * 10, [1.5] * 10), "Megatron": same}
     assert gain_text(gains) == (
         "ours is 1.50 times as fast as data parallel, the same plan as Megatron"
