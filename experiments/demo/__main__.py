@@ -15,13 +15,14 @@ from pathlib import Path
 
 import click
 
+from autoddl.cli.app import say
 from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.sbp.mesh import Mesh
 from experiments.demo import parity_act, speed_act, speed_report
+from experiments.demo.demo_ranks import CONSOLE, DemoRanks, stage
 from experiments.demo.gains import gain_text
-from experiments.demo.setting import CONSOLE, Setting, stage
 from experiments.fidelity import measure
 from experiments.fidelity.workload import Bed, core_share
 from experiments.lib import cli
@@ -59,21 +60,17 @@ def command(
         with measure.running(bed) as (run, made):
             known = known or _calibrated(bed, made, folder, device)
             known.save(out / "network.json")
-            setting = Setting(run, known, devices, out, folder)
-            apart = parity_act.play(setting, steps, ["--layers", str(layers)] if layers else [])
-            turns = speed_act.play(setting)
+            demo = DemoRanks(run, known, devices, out, folder)
+            apart = parity_act.play(demo, steps, ["--layers", str(layers)] if layers else [])
+            turns = speed_act.play(demo)
     speed_report.save(turns, out / "steps", known.name)
     CONSOLE.print(speed_report.table(turns))
     trained = speed_act.worst_loss(turns)
-    CONSOLE.print(
-        f"wrote {', '.join(sorted(p.name for p in out.iterdir()))} to {out}", soft_wrap=True
-    )
-    for line in (
+    say(
         f"parity: max |Δloss| = {apart:.2e} over {steps} steps, {trained:.2e} between plans of act two",
         f"speed: {gain_text(speed_act.gains(turns))}",
         f"pictures: {out / 'losses.png'}, {out / 'steps.png'}",
-    ):
-        CONSOLE.print(line, markup=False, soft_wrap=True)
+    )
     return 0 if max(apart, trained) <= MOST_APART else 1
 
 

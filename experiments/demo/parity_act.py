@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autoddl.errors import AutoDDLError
-from experiments.demo.setting import CONSOLE, Setting, act, counted
+from experiments.demo.demo_ranks import CONSOLE, DemoRanks, act, counted
 from experiments.fidelity.measure import Run
 from experiments.lib import figures, ranks
 
@@ -17,7 +17,7 @@ LIMIT_S = 240.0
 Losses = Mapping[str, Sequence[float]]
 
 
-def play(setting: Setting, steps: int, model: Sequence[str]) -> float:
+def play(demo: DemoRanks, steps: int, model: Sequence[str]) -> float:
     """Train so many steps in one process and on the ranks; return by how much losses differ at most.
 
     `model` are options of the training script. Writes plan.json, losses.json and the picture of it.
@@ -26,23 +26,23 @@ def play(setting: Setting, steps: int, model: Sequence[str]) -> float:
         AutoDDLError: a process failed.
     """
     act("Act one: the losses of one process")
-    program, plan_file = setting.folder / "program.json", setting.out / "plan.json"
+    program, plan_file = demo.folder / "program.json", demo.out / "plan.json"
     with counted("capture a GPT and plan it"):
         _run(_in_one_process, ["--capture", str(program), *model])
-        plan = setting.plan(program)
+        plan = demo.plan(program)
     plan.save(plan_file)
     CONSOLE.print(str(plan), markup=False)
     several = f"{plan.devices} ranks"
     runs: dict[str, tuple[Run, list[str]]] = {
-        "one process": (_in_one_process, []), several: (setting.run, [str(plan_file)]),
+        "one process": (_in_one_process, []), several: (demo.run, [str(plan_file)]),
     }  # fmt: skip
     losses = {}
     for name, (run, more) in runs.items():
-        result = setting.folder / "losses.json"
+        result = demo.folder / "losses.json"
         with counted(f"train {steps} steps, {name}"):
             _run(run, ["--steps", str(steps), "--result", str(result), *model, *more])
         losses[name] = json.loads(result.read_text())
-    _save(losses, setting.out / "losses")
+    _save(losses, demo.out / "losses")
     return max(abs(a - b) for a, b in zip(*losses.values(), strict=True))
 
 

@@ -17,8 +17,8 @@ import numpy as np
 from autoddl.api import Plan
 from autoddl.errors import AutoDDLError
 from autoddl.units import bytes_text, seconds_text
+from experiments.demo.demo_ranks import CONSOLE, DemoRanks, act, counted
 from experiments.demo.gains import Gain, gain
-from experiments.demo.setting import CONSOLE, Setting, act, counted
 from experiments.lib.frames import RowStore
 from experiments.lib.programs import captured
 
@@ -54,7 +54,7 @@ Turns = Mapping[str, Clocked]
 """Plans by name, ours first."""
 
 
-def play(setting: Setting) -> Turns:
+def play(demo: DemoRanks) -> Turns:
     """Plan the model as we do and as experts do, each on its best mesh, and run all by turns.
 
     Raises:
@@ -62,14 +62,14 @@ def play(setting: Setting) -> Turns:
     """
     act("Act two: the seconds of a step")
     with counted(f"capture a GPT of {SIZES['vocabulary']} words and plan it {len(SEARCHES)} times"):
-        program = captured(setting.folder / "words.json", MODEL, **SIZES)
-        plans = {name: setting.plan(program, search) for name, search in SEARCHES.items()}
+        program = captured(demo.folder / "words.json", MODEL, **SIZES)
+        plans = {name: demo.plan(program, search) for name, search in SEARCHES.items()}
     for name, plan in plans.items():
-        plan.save(setting.out / f"words_{name.replace(' ', '_')}.json")
+        plan.save(demo.out / f"words_{name.replace(' ', '_')}.json")
     CONSOLE.print(str(plans[OURS]), markup=False)
     CONSOLE.print(reason(plans), markup=False, soft_wrap=True)
     with counted(f"train {ROUNDS} turns of {', '.join(plans)}"):
-        return _by_turns(setting, plans)
+        return _by_turns(demo, plans)
 
 
 def reason(plans: Mapping[str, Plan]) -> str:
@@ -86,18 +86,18 @@ def reason(plans: Mapping[str, Plan]) -> str:
     )
 
 
-def _by_turns(setting: Setting, plans: Mapping[str, Plan]) -> Turns:
+def _by_turns(demo: DemoRanks, plans: Mapping[str, Plan]) -> Turns:
     """Run plans in one launch; each trains one step in each of the rounds."""
-    result, files = setting.folder / "turns.jsonl", []
+    result, files = demo.folder / "turns.jsonl", []
     for number, (name, plan) in enumerate(plans.items()):
-        file = setting.folder / f"turns{number}.json"
+        file = demo.folder / f"turns{number}.json"
         plan.save(file)
         files.append({"plan": name, "file": str(file)})
     job = {
         "model": MODEL, "sizes": SIZES, "plans": files, "rounds": ROUNDS, "key": {},
-        "result": str(result), "running": str(setting.folder / "running"),
+        "result": str(result), "running": str(demo.folder / "running"),
     }  # fmt: skip
-    if error := setting.run(_RANKS, [json.dumps(job)], _LIMIT_S):
+    if error := demo.run(_RANKS, [json.dumps(job)], _LIMIT_S):
         raise AutoDDLError(error)
     rows = {row["plan"]: row for row in RowStore(result).rows}
     return {

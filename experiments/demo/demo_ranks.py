@@ -21,7 +21,7 @@ CONSOLE = Console(width=120, highlight=False)
 
 
 @dataclass(frozen=True)
-class Setting:
+class DemoRanks:
     """Ranks on loopback or on a testbed, and what is known of them."""
 
     run: Run
