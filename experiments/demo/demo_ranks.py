@@ -13,8 +13,8 @@ from rich.console import Console
 
 import autoddl
 from autoddl.api import Plan
-from autoddl.cli.app import working
 from autoddl.perfmodel.profile import Profile
+from autoddl.terminal.status_line import working
 from experiments.fidelity.measure import Run
 
 CONSOLE = Console(width=120, highlight=False)
