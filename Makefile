@@ -15,7 +15,7 @@ PLANNER = PYTHON="$(PLANNER_PYTHON)" tools/bootstrap.sh .venv-planner test 3.13 
 venv:
 	@tools/bootstrap.sh .venv oneflow,dev 3.10
 
-demo: venv ## Plan a GPT, show the plan, run it on this machine's CPU ranks
+demo: venv ## Train a GPT on CPU ranks as planned, then time ours beside experts' plans
 	@.venv/bin/python -m experiments.demo $(ARGS)
 
 test: venv ## Run tests of every kind (CPython 3.10 with OneFlow), 5 minutes on two cores
