@@ -34,7 +34,7 @@ class Train(Validate):
 
 
 flow.manual_seed(0)  # the same data and the same first weights on every rank
-x, held_out = flow.randn(32, 16), flow.randn(32, 16)
+x, held_out = flow.randn(512, 16), flow.randn(512, 16)
 model = flow.nn.Sequential(flow.nn.Linear(16, 64), flow.nn.ReLU(), flow.nn.Linear(64, 4))
 train, validate = Train(model), Validate(model)
 inputs = x, x[:, :4].abs()

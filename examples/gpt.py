@@ -1,7 +1,7 @@
 """A GPT of 1.3 billion parameters, to be planned for GPUs on a machine that has none.
 
 python -m autoddl capture examples/gpt.py:build --device cuda -o gpt.json
-python -m autoddl plan gpt.json --mesh 4x8 --profile h100 -o gpt_plan.json
+python -m autoddl plan gpt.json --mesh 4x8 --profile h100 --evaluations 20000 -o gpt_plan.json
 python -m autoddl explain gpt_plan.json
 
 The first command needs OneFlow and a C compiler, and no memory for the model; the others need neither.

@@ -28,6 +28,7 @@ from autoddl.perfmodel.calibration.kernel_fits import Timed
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Link
 from tests.support.clusters import of_two_kinds
+from tests.support.help_examples import example
 from tests.support.on_ranks import LIMIT_S
 
 ONEFLOW = engines.load("oneflow")
@@ -82,6 +83,13 @@ def test_into_replaces_the_device_only(settings: list[OpSettings]) -> None:
     assert loaded.source == "here; device: python -m autoddl fit-device --nproc-per-node 2"
     assert replace(loaded, devices=network.devices, source="here") == network
     assert not Path("device.json").exists()
+
+
+def test_the_example_of_its_help(settings: list[OpSettings]) -> None:
+    profiles.load("cpu-loopback").save("network.json")
+    assert main(example("fit-device")) == 0
+    assert settings == [OpSettings(4, quick=True)]
+    assert profiles.load("network.json").device.kernels.keys() >= {"matmul", "relu"}
 
 
 def test_a_profile_of_several_kinds_is_left_alone(
