@@ -11,7 +11,7 @@ import autoddl
 
 (program,) = sys.argv[1:]
 for mesh in ("1x8", "2x8", "4x8"):
-    plan = autoddl.optimize(program, mesh=mesh, profile="h100", budget=5)
+    plan = autoddl.optimize(program, mesh=mesh, profile="h100", budget=20)
     took, most = plan.estimate, plan.search.lower_bound_s
     expert = min(plan.baselines, key=lambda row: row.step_s)
     print(

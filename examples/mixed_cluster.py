@@ -16,6 +16,6 @@ import autoddl
 (program,) = sys.argv[1:]
 old, new = autoddl.load_profile("a100-2x16"), autoddl.load_profile("h100")
 both = replace(old, name="a100 and h100", devices={"a100": old.device, "h100": new.device})
-plan = autoddl.optimize(program, cluster="1*h100x8 + 1*a100x8", profile=both, budget=5)
+plan = autoddl.optimize(program, cluster="1*h100x8 + 1*a100x8", profile=both, budget=20)
 print(plan)
 plan.save("mixed_plan.json")

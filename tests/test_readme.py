@@ -22,7 +22,18 @@ import numpy as np
 import pytest
 
 from autoddl.cli.app import main
-from tests.support.pages import GENERATED, PAGES, README, ROOT, WRITTEN, commands, fenced, lines
+from tests.support.pages import (
+    GENERATED,
+    PAGES,
+    README,
+    ROOT,
+    WRITTEN,
+    blocks,
+    commands,
+    fenced,
+    lines,
+)
+
 
 def test_the_readme_is_short() -> None:
     assert len(README.read_bytes()) <= 6000
@@ -78,6 +89,17 @@ def test_terms_of_the_glossary_are_found_where_it_says() -> None:
     assert wrong == []
     told = {first for first, _, _ in found}
     assert {"min-marginal", "reduced cost", "quotient", "liveness", "lowering"} <= told
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_page_begins_with_whom_it_is_for_and_what_to_try(name: str) -> None:
+    page = WRITTEN[name]
+    first = page.read_text().partition("\n\n")[2].partition("\n## ")[0]
+    if name != "README.md":
+        assert first.startswith("For who")
+    block = next(text for language, text in blocks(page) if language in ("", "python"))
+    assert block in page.read_text()[:2000]
+    assert any(line in commands(page) for line in lines(block)) or "autoddl" in block
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -242,7 +264,7 @@ def test_the_example_of_planning_without_the_engine(
     (example,) = fenced(ROOT / "docs" / "search.md", "python")
     exec(example, {})
     assert "plan on mesh 4x8" in capsys.readouterr().out
-    assert (tmp_path / "plan.json").exists()
+    assert (tmp_path / "gpt_plan.json").exists()
 
 
 @pytest.fixture

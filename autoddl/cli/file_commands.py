@@ -124,9 +124,7 @@ _OPTIONS = with_options(
 )  # fmt: skip
 
 
-@click.command(
-    "explain", epilog=example("explain plan.json --why model.blocks.0.fc1 --why-not S0")
-)
+@click.command("explain", epilog=example("explain plan.json --why model.blocks.0.fc1 --why-not S0"))
 @click.argument("plan", metavar="PLAN")
 @_OPTIONS
 def explain(

@@ -13,9 +13,14 @@ WRITTEN = {name: page for name, page in PAGES.items() if page.name not in GENERA
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 
 
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Return the blocks of code of a page, each with its language, "" for none."""
+    return _BLOCK.findall(page.read_text())
+
+
 def fenced(page: Path, language: str) -> list[str]:
     """Return the blocks of code in a language, "" for those that name none."""
-    return [text for named, text in _BLOCK.findall(page.read_text()) if named == language]
+    return [text for named, text in blocks(page) if named == language]
 
 
 def lines(block: str) -> list[str]:
@@ -24,8 +29,8 @@ def lines(block: str) -> list[str]:
 
 
 def commands(page: Path) -> list[str]:
-    """Return what begins with "python -m" or "make", in blocks of code and in quoted text."""
+    """Return calls of modules, examples and make, in blocks of code and in quoted text."""
     told = [line for block in fenced(page, "") for line in lines(block)]
     outside = _BLOCK.sub("", page.read_text())
     told += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", outside)]
-    return [line for line in told if re.match(r"(python -m|make) \S", line)]
+    return [line for line in told if re.match(r"(python -m|python examples/|make) ?\S", line)]

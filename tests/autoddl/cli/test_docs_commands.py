@@ -29,8 +29,9 @@ NOT_RUN = {
         MINUTES + "tests/autoddl/codegen, which runs scripts of many plans",
     "python -m autoddl merge checkpoint": "needs a checkpoint; tests/autoddl/cli/test_examples.py has one",
     "python -m autoddl capture examples/gpt.py": "tests/test_readme.py runs it, with what follows",
-    "python -m autoddl plan gpt.json --mesh 4x8 --profile h100 --evaluations": "the same",
-    "python -m autoddl explain gpt_plan.json": "the same",
+    "python examples/": "tests/test_examples.py",
+    "python -m autoddl run --nproc-per-node 2 examples/": "the same",
+    "python -m autoddl run --nproc-per-node 4 examples/": "the same",
     "python -m experiments.amp": MINUTES + "tests/experiments/amp",
     "python -m experiments.bench.": MINUTES + "tests/experiments/bench",
     "python -m experiments.check_rules": MINUTES + "tests/experiments/proofs",
@@ -61,6 +62,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     profiles.load("cpu-loopback").save(folder / "network.json")
     plan = autoddl.optimize(folder / "gpt.json", mesh="2x2", profile="cpu-loopback", budget=0.5)
     plan.save(folder / "plan.json")
+    plan.save(folder / "gpt_plan.json")
     (folder / "train.py").write_text(TRAIN)
     return folder
 
