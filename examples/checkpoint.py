@@ -49,6 +49,6 @@ model.eval()
 found = step.evaluate(validate, held_out, held_out[:, :4].abs())
 model.train()
 step.save(FOLDER)  # on every rank
-losses = float(loss.numpy()), float(found.numpy())
+trained, validated = float(loss.numpy()), float(found.numpy())
 if flow.env.get_rank() == 0:
-    print("training loss %.4f, validation loss %.4f, saved" % losses)
+    print(f"training loss {trained:.4f}, validation loss {validated:.4f}, saved")

@@ -1,10 +1,11 @@
-"""The commands of README and docs run as they stand, on toy sizes; those that can't are listed with why."""
+"""The commands of README and docs run as they stand, on toys; those that can't are listed with why."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ NOT_RUN = {
     "python -m autoddl try": MINUTES + "tests/autoddl/trials/test_trial_ranks.py",
     "python -m autoddl run --nproc-per-node 4 train_parallel.py":
         MINUTES + "tests/autoddl/codegen, which runs scripts of many plans",
-    "python -m autoddl merge checkpoint": "needs a checkpoint; tests/autoddl/cli/test_examples.py has one",
+    "python -m autoddl merge checkpoint": "its help has the same: tests/autoddl/cli/test_examples.py",
     "python -m autoddl capture examples/gpt.py": "tests/test_readme.py runs it, with what follows",
     "python examples/": "tests/test_examples.py",
     "python -m autoddl run --nproc-per-node 2 examples/": "the same",
@@ -85,7 +86,7 @@ def test_the_command_runs(
     monkeypatch.chdir(tmp_path)
     words = shlex.split(line)
     assert words[:3] == ["python", "-m", "autoddl"]
-    written = [after for option, after in zip(words, words[1:], strict=False) if option == "-o"]
+    written = [after for option, after in pairwise(words) if option == "-o"]
     for name in written:  # a page may write a file that it reads elsewhere
         Path(name).unlink(missing_ok=True)
     if "codegen" in words:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,8 @@ def test_table_profile_and_csv(
     for text in ("matmul", "family elementwise", "2.00", "wrote device.json", "wrote ops.csv"):
         assert text in out
     assert err == "autoddl fit-device: timed rows (50 %)\n"
+    taken = [sum(op.seconds for op in OPS if op.op_type == of) for of in ("matmul", "relu")]
+    assert re.search(rf"matmul │ +{100 * taken[0] / sum(taken):.1f} │", out)
     assert settings == [OpSettings(2, quick=True)]
 
 
