@@ -69,7 +69,7 @@ def test_table_profile_and_csv(
         assert text in out
     assert err == "autoddl fit-device: timed rows (50 %)\n"
     taken = [sum(op.seconds for op in OPS if op.op_type == of) for of in ("matmul", "relu")]
-    assert re.search(rf"matmul │ +{100 * taken[0] / sum(taken):.1f} │", out)
+    assert re.search(rf"matmul +│ +{100 * taken[0] / sum(taken):.1f} │", out)
     assert settings == [OpSettings(2, quick=True)]
 
 
