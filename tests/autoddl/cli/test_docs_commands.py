@@ -29,6 +29,8 @@ NOT_RUN = {
     "python -m autoddl run --nproc-per-node 4 train_parallel.py":
         MINUTES + "tests/autoddl/codegen, which runs scripts of many plans",
     "python -m autoddl merge checkpoint": "its help has the same: tests/autoddl/cli/test_examples.py",
+    "python -m autoddl fit gpt.json --profile h100 --mesh": "many searches; its help has a shorter one",
+    "python -m autoddl whatif gpt.json --profile h100 --mesh 4x8": "the same",
     "python -m autoddl capture examples/gpt.py": "tests/test_readme.py runs it, with what follows",
     "python examples/": "tests/test_examples.py",
     "python -m autoddl run --nproc-per-node 2 examples/": "the same",
@@ -64,6 +66,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = autoddl.optimize(folder / "gpt.json", mesh="2x2", profile="cpu-loopback", budget=0.5)
     plan.save(folder / "plan.json")
     plan.save(folder / "gpt_plan.json")
+    other = autoddl.optimize(folder / "gpt.json", mesh="2x2", search="Megatron")
+    other.save(folder / "megatron.json")
     (folder / "train.py").write_text(TRAIN)
     return folder
 
