@@ -31,6 +31,7 @@ NOT_RUN = {
     "python -m autoddl merge checkpoint": "its help has the same: tests/autoddl/cli/test_examples.py",
     "python -m autoddl fit gpt.json --profile h100 --mesh": "many searches; its help has a shorter one",
     "python -m autoddl whatif gpt.json --profile h100 --mesh 4x8": "the same",
+    "python -m autoddl plan program.json": "is refused, as told there; tests/autoddl/remedies has such",
     "python -m autoddl capture examples/gpt.py": "tests/test_readme.py runs it, with what follows",
     "python examples/": "tests/test_examples.py",
     "python -m autoddl run --nproc-per-node 2 examples/": "the same",
@@ -41,6 +42,7 @@ NOT_RUN = {
     "python -m experiments.fidelity": MINUTES + "tests/experiments/fidelity",
     "python -m experiments.figures": MINUTES + "tests/experiments/figures",
     "python -m experiments.hidup": MINUTES + "tests/experiments/hidup",
+    "python -m experiments.proofs.": MINUTES + "tests/autoddl/remedies/test_doctor.py",
     "python -m experiments.published": MINUTES + "tests/experiments/published",
     "python -m experiments.testbed": "root makes network namespaces; tests/experiments/testbed",
 }  # fmt: skip
