@@ -45,6 +45,7 @@ check: venv ## Lint, check the format, the types and the import contracts
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy -p autoddl -p experiments
+	@.venv/bin/mypy examples
 	@.venv/bin/lint-imports --no-cache --no-logo
 
 testbed: venv ## Install iproute2 if it is missing, then try the links of a testbed (as root)

@@ -26,7 +26,7 @@ def codegen(plan: str, output: str, learning_rate: float | None) -> None:
         load(plan).codegen(output, learning_rate=learning_rate)
 
 
-@click.command("merge")
+@click.command("merge", epilog=example("merge checkpoint -o state.of"))
 @click.argument("folder", metavar="FOLDER", type=Path)
 @click.option(
     "-o", "--output", default="state.of", show_default=True, help="a folder, which flow.load reads"
@@ -115,14 +115,6 @@ def trace(plan: str, output: Path, profile: str | None) -> None:
     say(f"wrote {output}: a step of {timeline.step_s * 1e3:.3g} ms; open it in ui.perfetto.dev")
 
 
-_EXPLAIN = "python -m autoddl explain plan.json --profile network.json"
-_EXAMPLES = "; ".join(
-    [
-        _EXPLAIN,
-        f"{_EXPLAIN} --why model.blocks.0.fc1",
-        f"{_EXPLAIN} --why model.blocks.0.fc1 --why-not S0",
-    ]
-)
 _OPTIONS = with_options(
     option("--why", "why a module, op or tensor is as it is; what others would cost", None, "NAME"),
     option("--why-not", "with --why: what that state would cost, or why it can't be", None, "STATE"),
@@ -132,7 +124,7 @@ _OPTIONS = with_options(
 )  # fmt: skip
 
 
-@click.command("explain", epilog=f"Examples: {_EXAMPLES}.")
+@click.command("explain", epilog=example("explain plan.json --why model.blocks.0.fc1 --why-not S0"))
 @click.argument("plan", metavar="PLAN")
 @_OPTIONS
 def explain(

@@ -14,6 +14,7 @@ from autoddl.cli.options import (
     RANKS,
     WORDS,
     check_words,
+    example,
     option,
     with_options,
 )
@@ -40,7 +41,12 @@ _OPTIONS = with_options(
 )  # fmt: skip
 
 
-@click.command("try", context_settings=OF_SCRIPTS, options_metavar="--nproc-per-node N [OPTIONS]")
+@click.command(
+    "try",
+    context_settings=OF_SCRIPTS,
+    options_metavar="--nproc-per-node N [OPTIONS]",
+    epilog=example("try --nproc-per-node 2 --top 2 train.py"),
+)
 @_OPTIONS
 @WORDS
 def command(
