@@ -5,7 +5,7 @@
 #   QUICK=1                        experiments with fewer models, passes and steps
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rest test-all test-planner check testbed experiments clean venv venv-planner
+.PHONY: help demo test test-rest test-all test-planner check testbed browser experiments clean venv venv-planner
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,7 +15,7 @@ PLANNER = PYTHON="$(PLANNER_PYTHON)" tools/bootstrap.sh .venv-planner test 3.13 
 venv:
 	@tools/bootstrap.sh .venv oneflow,dev 3.10
 
-demo: venv ## Plan a GPT, show the plan, run it on this machine's CPU ranks
+demo: venv ## Train a GPT on CPU ranks as planned, then time ours beside experts' plans
 	@.venv/bin/python -m experiments.demo $(ARGS)
 
 test: venv ## Run tests of every kind (CPython 3.10 with OneFlow), 5 minutes on two cores
@@ -45,6 +45,7 @@ check: venv ## Lint, check the format, the types and the import contracts
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy -p autoddl -p experiments
+	@.venv/bin/mypy examples
 	@.venv/bin/lint-imports --no-cache --no-logo
 
 testbed: venv ## Install iproute2 if it is missing, then try the links of a testbed (as root)
@@ -54,6 +55,13 @@ testbed: venv ## Install iproute2 if it is missing, then try the links of a test
 	    $$sudo apt-get update && $$sudo apt-get install --yes --no-install-recommends iproute2 || exit; \
 	fi; \
 	$$sudo .venv/bin/python -B -m experiments.testbed --check $(ARGS)
+
+browser: venv ## Install Debian's chromium if it is missing, then open pages of plans in it
+	@sudo=; [ "$$(id -u)" -eq 0 ] || sudo=sudo; \
+	if [ ! -x /usr/bin/chromium ]; then \
+	    $$sudo apt-get update && $$sudo apt-get install --yes --no-install-recommends chromium || exit; \
+	fi; \
+	.venv/bin/pytest -q tests/autoddl/report/page/test_browser.py $(ARGS)
 
 experiments: venv ## Run the experiments of the paper, as root for testbeds; write docs/results.md
 	@.venv/bin/python -m experiments.figures $(if $(QUICK),--quick) $(ARGS)

@@ -71,13 +71,14 @@ setup(
     packages=packages,
     package_dir={f"autoddl.{folder}": folder for folder in MAPPED},
     package_data={
-        "autoddl": ["py.typed", "engine/oneflow/model/refused.json"],
+        "autoddl": ["py.typed", "engine/oneflow/model/refused.json", "report/page/templates/*"],
         "autoddl.perfmodel": ["profiles/*.json"],
     },
     include_package_data=False,
     zip_safe=False,
     install_requires=[
         "click>=8.2",
+        "jinja2>=3.1",
         "msgspec>=0.20",
         "numba>=0.68",
         "numpy>=1.26",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from autoddl.engine.oneflow.capture.abstract import abstract_parameters
     from autoddl.engine.oneflow.capture.reader import capture
     from autoddl.perfmodel.profile import load as load_profile
+    from autoddl.questions.before_planning import fit, what_if
     from autoddl.sbp.mesh import Mesh
     from autoddl.sbp.program import Program
     from autoddl.sbp.rules.registry import OpRule, index_map
@@ -30,7 +31,9 @@ _HOMES = {
     "Budget": "autoddl.search.budget:Budget",
     "abstract_parameters": "autoddl.engine.oneflow.capture.abstract:abstract_parameters",
     "capture": "autoddl.engine.oneflow.capture.reader:capture",
+    "fit": "autoddl.questions.before_planning:fit",
     "optimize": "autoddl.api:optimize",
+    "what_if": "autoddl.questions.before_planning:what_if",
     "load": "autoddl.api:load",
     "resume": "autoddl.api:resume",
     "load_profile": "autoddl.perfmodel.profile:load",
@@ -53,12 +56,14 @@ __all__ = [
     "Trials",
     "abstract_parameters",
     "capture",
+    "fit",
     "index_map",
     "load",
     "load_profile",
     "optimize",
     "register_rule",
     "resume",
+    "what_if",
 ]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings, simplefilter
 
 from autoddl import store
 from autoddl.calls import callback, reported, uncollected
@@ -16,7 +18,7 @@ from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW
 from autoddl.engine.interface import TrainingStep
 from autoddl.engine.model import EngineModel
-from autoddl.errors import AutoDDLError, near, shown
+from autoddl.errors import AutoDDLError, InfeasibleError, near, shown
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan import codec
@@ -25,11 +27,14 @@ from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import NdSbp
 from autoddl.search.budget import Budget
+from autoddl.terminal.status_line import working
 from autoddl.trials import trial_settings, trial_task
 from autoddl.trials.trial_settings import Trials
 
 if TYPE_CHECKING:
     from autoddl.planner.plan_options import Options
+    from autoddl.planner.request import Request
+    from autoddl.report.comparison_text import ShownDiff, ShownRecost
     from autoddl.report.explanation_text import Explained
 
 TIME, AUTO, EXACT = "time", "auto", "exact"
@@ -76,7 +81,7 @@ class Plan(PlanValue):
             states: Mapping[str, NdSbp] | None,
         ) -> PlanValue:
             options = {"mesh": self.mesh, "profile": profile, "memory": self.memory_limit_bytes}
-            asked = _asked(other, args, kwargs, options)
+            asked = asked_of(other, args, kwargs, options)
             if states is not None:
                 asked = asked.pinned(states)
             return engine.agree(lambda: asked.best(self.engine, 1)[0])
@@ -132,7 +137,84 @@ class Plan(PlanValue):
         from autoddl.explain.explanation import explain
         from autoddl.report.explanation_text import Explained
 
-        return Explained.of(explain(self, why, why_not, profile=profile, budget=budget))
+        with working("explaining"):
+            return Explained.of(explain(self, why, why_not, profile=profile, budget=budget))
+
+    @reported("diff")
+    def diff(self, other: PlanValue) -> ShownDiff:
+        """Return what differs between this plan and another one of the same program; print it.
+
+        The batch, the mesh and all options may be others. Seconds and bytes are those that the plans
+        tell; nothing is priced again.
+
+        Raises:
+            AutoDDLError: the plans are of different programs; names what differs.
+        """
+        from autoddl.compare.plan_diff import diff
+        from autoddl.report.comparison_text import ShownDiff
+
+        return ShownDiff.of(diff(self, other))
+
+    @reported("recost")
+    def recost(
+        self,
+        profile: str | Path | Profile,
+        *,
+        again: bool = True,
+        budget: float | Budget = 20.0,
+        cluster: str | Sequence[int] | Cluster | None = None,
+        memory: str | float | None = None,
+    ) -> ShownRecost:
+        """Return what the plan costs with another profile, in the same states; print it.
+
+        With `again` it is planned once more with that profile, within a `budget`, to tell what that
+        gains. `memory` is that of a device, the profile's if not given. A plan with stages may need the
+        `cluster` that it was planned for, "4x8".
+
+        Raises:
+            AutoDDLError: there is no such profile, or it can't price the plan; says why.
+        """
+        from autoddl.compare.recosted import recost
+        from autoddl.report.comparison_text import ShownRecost
+
+        def read(program: Program, options: Options) -> Request:
+            return AskedPlan(program, options).request(self.engine, program, options)
+
+        with working("planning again" if again else "pricing"):
+            found = recost(
+                self,
+                profile,
+                read if again else None,
+                budget=budget,
+                cluster=cluster,
+                memory=memory,
+            )
+        again_plan = None if found.again is None else Plan.of(found.again)
+        return ShownRecost.of(replace(found, again=again_plan))
+
+    @reported("report")
+    def report(self, path: str | Path, *, profile: str | Path | Profile | None = None) -> None:
+        """Write the plan as one HTML page that needs neither a network nor scripts (docs/report.md).
+
+        `profile` prices a plan without stages again, by default the bundled one that it names; without it
+        sections that need prices say so.
+
+        Raises:
+            AutoDDLError: there is no such profile, or the file can't be written.
+        """
+        from autoddl.report.page import page_html
+
+        page_html.write(self, path, profile)
+
+    def _repr_html_(self) -> str | None:
+        """Return what notebooks show; None, which is the text, where that fails."""
+        from autoddl.report.page import page_html
+
+        try:
+            with reported("report"):
+                return page_html.notebook(self)
+        except Exception:
+            return None
 
     @reported("save")
     def save(self, path: str | Path) -> None:
@@ -249,7 +331,9 @@ def optimize(
             order. Such plans can be studied, not applied, and take longer to find.
         budget: seconds for the search, or a Budget: with `Budget(evaluations=200_000)` the same plan is
             found on a slow machine as on a fast one. The baselines of the first mesh are always finished;
-            meshes for which nothing is left are counted in the plan's search report.
+            meshes for which nothing is left are counted in the plan's search report. Where no plan fits
+            into memory about as much goes into what would help, a tenth of it for each remedy; below 1 s
+            nothing.
         stop_gap: (cost − lower bound) / cost at which the search may end, 0 to below 1.
         seed: a number >= 0 that makes the search repeatable.
         pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.
@@ -290,15 +374,18 @@ def optimize(
             as many as the plan has devices: these run the script of this process up to this call.
             A `Trials` tells steps, time limit and folder, too. In scripts that run on several ranks
             already, `python -m autoddl try` does it.
-        progress: called with (elapsed seconds, best cost in seconds).
+        progress: called with (elapsed seconds, best cost in seconds). Without it a terminal shows a line
+            while planning takes more than two seconds, which goes away.
 
     Inside launched ranks rank 0 plans and all ranks get the same plan. A graph without an optimizer whose
     parameters a step trains already is planned on its mesh, with these in the states that they have.
 
     Raises:
+        InfeasibleError: no plan fits into memory; behind the line is a table of the largest tensors and
+            of what helps, each tried, which is its `diagnosis`.
         AutoDDLError: in one line, what is wrong and what to do.
     """
-    asked, model = _asked(graph, inputs, kwargs, locals()), engines.model(engine)
+    asked, model = asked_of(graph, inputs, kwargs, locals()), engines.model(engine)
     tries = trial_settings.read(trials)
 
     def best(count: int) -> tuple[PlanValue, ...]:
@@ -313,11 +400,15 @@ def optimize(
         )
     if tries is not None and rank is None:
         return Plan.of(_fastest(best, program, ranks, tries))
-    return Plan.of(best(1)[0] if ranks is None else oneflow.agree(lambda: best(1)[0]))
+
+    def first() -> PlanValue:
+        return asked.best_or_why_not(model)
+
+    return Plan.of(first() if ranks is None else oneflow.agree(first))
 
 
 @dataclass(frozen=True)
-class _Asked:
+class AskedPlan:
     """What to plan and how: a program, the ranks that run, if any do, and options.
 
     The graph accumulates gradients over so many micro-batches itself.
@@ -328,7 +419,7 @@ class _Asked:
     ranks: tuple[int, int] | None = None
     accumulated: int = 1
 
-    def pinned(self, states: Mapping[str, NdSbp], mesh: Sequence[int] | None = None) -> _Asked:
+    def pinned(self, states: Mapping[str, NdSbp], mesh: Sequence[int] | None = None) -> AskedPlan:
         """Return the same with variables fixed to the states in which they are held, on a mesh."""
         own = {p.tensor for p in self.program.parameters} - dict(self.program.constants).keys()
         held = {name: ",".join(map(str, states[name])) for name in sorted(own & states.keys())}
@@ -338,23 +429,42 @@ class _Asked:
 
     def best(self, model: EngineModel, count: int) -> tuple[PlanValue, ...]:
         """Return up to so many plans, the best first; see `choose.best`."""
-        from autoddl.planner import choose, request
+        from autoddl.planner import choose
+
+        silent = self.options.progress is not None
+        with uncollected(), nullcontext() if silent else working("planning"):
+            return choose.best(self.request(model, self.program, self.options), count)
+
+    def request(self, model: EngineModel, program: Program, options: Options) -> Request:
+        """Return the request that options make for a program on these ranks."""
+        from autoddl.planner import request
 
         engine = engines.load(model.name) if model.name else None
         ask = engine.signatures if engine and engine.installed() else None
-        with uncollected():
-            return choose.best(
-                request.read(
-                    self.program, self.options, self.ranks, engine=model, ask=ask,
-                    accumulated=self.accumulated,
-                ),
-                count,
-            )  # fmt: skip
+        return request.read(
+            program, options, self.ranks, engine=model, ask=ask, accumulated=self.accumulated
+        )
+
+    def best_or_why_not(self, model: EngineModel) -> PlanValue:
+        """Return the best plan; where none fits into memory the error says what would help."""
+        try:
+            return self.best(model, 1)[0]
+        except InfeasibleError as error:
+            from autoddl.remedies.doctor import explained
+
+            def plan(program: Program, changes: Mapping[str, Any]) -> PlanValue:
+                options = replace(self.options, **changes)
+                return replace(self, program=program, options=options).best(model, 1)[0]
+
+            with catch_warnings():
+                simplefilter("ignore")  # they were told before
+                request = self.request(model, self.program, self.options)
+            raise explained(error, request, self.options, plan) from None
 
 
-def _asked(
+def asked_of(
     graph: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any], given: Mapping[str, Any]
-) -> _Asked:
+) -> AskedPlan:
     """Return what is to be planned, with those of the options that are given: as `optimize`."""
     from autoddl.planner.plan_options import Options
 
@@ -364,7 +474,7 @@ def _asked(
         options = replace(options, progress=callback(options.progress))
     _check_words(graph, kwargs, names)
     if isinstance(graph, Program | str | Path):
-        return _Asked(graph if isinstance(graph, Program) else Program.load(graph), options)
+        return AskedPlan(graph if isinstance(graph, Program) else Program.load(graph), options)
     oneflow = engines.load(ONEFLOW)
     if not oneflow.installed():
         raise AutoDDLError(
@@ -372,7 +482,7 @@ def _asked(
             "the path of a saved one, or pip install 'autoddl[oneflow]'"
         )
     program = oneflow.capture(graph, *inputs, **kwargs)
-    asked = _Asked(program, options, oneflow.cluster(), oneflow.accumulation_steps(graph))
+    asked = AskedPlan(program, options, oneflow.cluster(), oneflow.accumulation_steps(graph))
     held = oneflow.held(graph)  # by a step that trains these parameters
     return asked if held is None else asked.pinned(held[1], held[0])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +10,8 @@ from typing import Any, TypeVar, cast
 import numba
 from numba.core import event
 from numba.core.caching import FunctionCache
+
+from autoddl.terminal.status_line import on_terminal, write
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,15 +75,14 @@ class _Compilation(event.Listener):
             self.seconds += time.perf_counter() - self.begin
 
     def on_start(self, event: event.Event) -> None:
-        """Say it once in a process, and only of functions of ours."""
+        """Say it once in a process, on a terminal, and only of functions of ours."""
         self.begin_one()
         module = event.data["dispatcher"].py_func.__module__ or ""  # code from a string has none
         ours = module.startswith(f"{__package__}.")
         if ours and not self.told:
             self.told = True
-            logging.getLogger(__package__).warning(
-                "autoddl compiles its inner loops, once on this machine: 20 to 30 s …"
-            )
+            if on_terminal():
+                write("autoddl: compiling the search, once on this machine: 20 to 30 s …")
 
     def on_end(self, event: event.Event) -> None:
         """Count it."""

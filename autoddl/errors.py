@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 MOST_SHOWN = 200  # characters of a value that an error repeats
 
 
 class AutoDDLError(Exception):
     """Report bad input or an impossible request in one line that says what to do about it."""
+
+
+class SupportsLines(Protocol):
+    """What an error has to say beyond its line."""
+
+    def lines(self, *, terminal: bool = False) -> Sequence[str]:
+        """Return it line by line, with options as Python has them, or the command line."""
 
 
 class RuleError(AutoDDLError):
@@ -18,12 +26,24 @@ class RuleError(AutoDDLError):
 class InfeasibleError(AutoDDLError):
     """Report that no assignment satisfies the constraints (memory, pins, divisibility).
 
-    `needed_bytes` is the least memory per device of what was tried, if that is what is missing;
-    `hopeless` tells that more was not tried since far too much is missing.
+    `needed_bytes` is the least memory per device of what was tried, if that is what is missing, and
+    `least_bytes` a bound below all that was not tried for that; `hopeless` tells that more was not tried
+    since far too much is missing. What is in the way and what would help is its `diagnosis`, a table
+    behind the line, where `autoddl.optimize` has made one.
     """
 
     needed_bytes: int | None = None
+    least_bytes: int | None = None
     hopeless: bool = False
+    diagnosis: SupportsLines | None = None
+
+    def __str__(self) -> str:
+        return "\n".join([self.line, *(self.diagnosis.lines() if self.diagnosis else ())])
+
+    @property
+    def line(self) -> str:
+        """Return what is wrong, in one line."""
+        return super().__str__()
 
 
 def shown(value: object, most: int = MOST_SHOWN) -> str:

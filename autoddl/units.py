@@ -19,11 +19,13 @@ BINARY_BYTES = {
     **{p + b: 1024**i for i, p in enumerate("kmg", 1) for b in ("", "b", "ib")},
 }
 """Units of messages, as nccl-tests and tc have them: K and KB are 1024 bytes."""
+SECONDS = {"": 1, "s": 1, "ms": 1e-3, "us": 1e-6, "min": 60}
+"""Units of time."""
 BIT_RATES = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 """Units of tc's rates, bits per second."""
 
 
-def quantity(text: str | float, units: Mapping[str, int]) -> float:
+def quantity(text: str | float, units: Mapping[str, float]) -> float:
     """Return a number, or one with a unit in small or capital letters; NaN for anything else."""
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         return math.nan

@@ -51,6 +51,8 @@ def expected_files() -> list[str]:
         files += [f"autoddl/{folder}/{name}" for name in sources(ROOT / folder)]
     profiles = (ROOT / "perfmodel" / "profiles").glob("*.json")
     files += [f"autoddl/perfmodel/profiles/{profile.name}" for profile in profiles]
+    templates = (ROOT / "autoddl/report/page/templates").iterdir()
+    files += [f"autoddl/report/page/templates/{template.name}" for template in templates]
     return sorted([*files, "autoddl/engine/oneflow/model/refused.json"])
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import warnings
@@ -20,26 +21,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
-GENERATED = ("op_rules.md",)
-PAGES = {str(p.relative_to(ROOT)): p for p in (README, *sorted((ROOT / "docs").glob("*.md")))}
-WRITTEN = {name: page for name, page in PAGES.items() if page.name not in GENERATED}
-
-
-def fenced(page: Path, language: str) -> list[str]:
-    return re.findall(
-        rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE
-    )
-
-
-def commands(page: Path) -> list[str]:
-    """Return what follows "python -m" or "make", in blocks of code and in quoted text."""
-    text = page.read_text()
-    blocks = [line.partition("  #")[0] for block in fenced(page, "") for line in block.splitlines()]
-    outside = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    quoted = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", outside)]
-    return [line.strip() for line in blocks + quoted if re.match(r"\s*(python -m|make) \S", line)]
+from autoddl.cli.app import main
+from tests.support.doc_pages import (
+    GENERATED,
+    PAGES,
+    README,
+    ROOT,
+    WRITTEN,
+    blocks,
+    commands,
+    fenced,
+    lines,
+)
 
 
 def test_the_readme_is_short() -> None:
@@ -96,6 +89,17 @@ def test_terms_of_the_glossary_are_found_where_it_says() -> None:
     assert wrong == []
     told = {first for first, _, _ in found}
     assert {"min-marginal", "reduced cost", "quotient", "liveness", "lowering"} <= told
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_page_begins_with_whom_it_is_for_and_what_to_try(name: str) -> None:
+    page = WRITTEN[name]
+    first = page.read_text().partition("\n\n")[2].partition("\n## ")[0]
+    if name != "README.md":
+        assert first.startswith("For who")
+    block = next(text for language, text in blocks(page) if language in ("", "python"))
+    assert block in page.read_text()[:2000]
+    assert any(line in commands(page) for line in lines(block)) or "autoddl" in block
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -165,26 +169,79 @@ def test_one_spelling_per_command() -> None:
 # --- examples ----------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go to a folder with the examples in it."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def printed_by(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command of the README in this process and return what it prints."""
+    words = shlex.split(line)
+    assert words[:3] == ["python", "-m", "autoddl"]
+    assert main(words[3:]) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+@pytest.mark.oneflow
+def test_the_first_plan_is_what_its_commands_print(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All at full size: the GPT takes no memory, and the search is counted in evaluations."""
+    block, (shown,) = fenced(README, "")[0], fenced(README, "text")
+    assert block in (checkout / "examples" / "gpt.py").read_text()
+    _, planned, explained = (printed_by(line, capsys) for line in lines(block))
+
+    layers, _, rows = shown.partition("\n\n")
+    told, found = predictions(rows), predictions(planned)
+    for name, numbers in told.items():  # a better search may change them a little
+        assert found[name] == pytest.approx(numbers, rel=0.03), name
+    step_s = {name: numbers[0] for name, numbers in found.items()}
+    text = " ".join(README.read_text().split())
+    for ratio, name in (("1.12", "data parallel"), ("1.47", "ZeRO 2"), ("1.77", "Megatron")):
+        assert step_s[name] / step_s["plan"] == pytest.approx(float(ratio), rel=0.02)
+        assert f"{ratio} times" in text
+    words = text_of(explained)
+    for line in layers.splitlines()[1:]:
+        assert text_of(re.split(r"\s{2,}", line)[1]) in words, line
+    assert re.search(r"tied with this plan [^:]*: data parallel", " ".join(explained.split()))
+
+
+def text_of(printed: str) -> str:
+    """Return the third column of a table, or text, as one line."""
+    rows = [line.split("│") for line in printed.splitlines()]
+    return " ".join(" ".join(row[3] if len(row) > 3 else row[0] for row in rows).split())
+
+
 @pytest.mark.oneflow
 @pytest.mark.ranks
-def test_the_first_example_trains_and_prints_its_plan(tmp_path: Path) -> None:
-    """Under the launcher, with the command of step 3; costs are those that the README prints."""
-    short, example = fenced(README, "python")
-    assert set(short.splitlines()) <= set(example.splitlines())
-    (tmp_path / "train.py").write_text(example)
-    bundled = ROOT / "perfmodel" / "profiles" / "cpu-loopback.json"
-    (tmp_path / "network.json").write_text(bundled.read_text())
-    assert "python -m autoddl run --nproc-per-node 4 train.py" in README.read_text()
-    done = subprocess.run(
-        [sys.executable, "-m", "autoddl", "run", "--nproc-per-node", "4", "train.py"],
-        cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "COLUMNS": "120"},
+@pytest.mark.smoke
+def test_the_first_example_trains_and_prints_its_plan(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Literally the commands of the README, in their order, as in a fresh checkout."""
+    (example,), (block,) = (
+        fenced(README, "python"), [each for each in fenced(README, "") if each.startswith("cp ")],
     )  # fmt: skip
+    copy, *before, run = lines(block)
+    assert copy == "cp examples/own_model.py train.py"
+    shutil.copy(*copy.split()[1:])
+    assert Path("train.py").read_text().split('"""\n')[1].strip() == example.strip()
+    captured, planned, explained = (printed_by(line, capsys) for line in before)
+    assert "wrote own.json" in captured and "columns of the weight over GPUs" in text_of(explained)
+
+    assert run == "python -m autoddl run --nproc-per-node 4 train.py"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    done = subprocess.run(
+        [sys.executable, *run.split()[1:]], capture_output=True, text=True, env=env
+    )
     assert done.returncode == 0, done.stderr
-    (shown,) = fenced(README, "text")
-    told, found = predictions(shown), predictions(done.stdout)
-    assert told.keys() == found.keys()
-    for name, numbers in told.items():  # a better search may change those of baselines a little
-        assert found[name] == pytest.approx(numbers, rel=0.02), name
+    assert predictions(done.stdout) == predictions(planned) != {}
+    assert "critical path" in done.stdout
+    losses = [float(x) for x in re.findall(r"losses: \[(.*)\]", done.stdout)[0].split(", ")]
+    assert losses == sorted(losses, reverse=True) and len(losses) == 3
 
 
 def predictions(printed: str) -> dict[str, list[float]]:
@@ -207,7 +264,7 @@ def test_the_example_of_planning_without_the_engine(
     (example,) = fenced(ROOT / "docs" / "search.md", "python")
     exec(example, {})
     assert "plan on mesh 4x8" in capsys.readouterr().out
-    assert (tmp_path / "plan.json").exists()
+    assert (tmp_path / "gpt_plan.json").exists()
 
 
 @pytest.fixture

@@ -5,25 +5,29 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from threading import Timer
 from typing import Any
 
 import click
 
 from autoddl.calls import InternalError, reported
-from autoddl.errors import MOST_SHOWN, AutoDDLError, printable, shortened
+from autoddl.errors import MOST_SHOWN, AutoDDLError, InfeasibleError, printable, shortened
 from autoddl.launch.job import LaunchError
+from autoddl.terminal import status_line
 
 PROG = "python -m autoddl"
-PATIENCE_S = 2.0  # what takes longer shows that it goes on
 BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "capture": ("plans.capture_command:command", "write the program of a script, to plan it elsewhere"),
     "plan": ("plans.plan_command:command", "plan a saved program for a mesh or a cluster"),
     "explain": ("file_commands:explain", "say what a plan does and why, in words and seconds"),
+    "diff": ("plans.diff_command:command", "say what differs between two plans of one program"),
+    "recost": ("plans.recost_command:command", "price a plan with another profile, and plan again"),
+    "whatif": ("plans.whatif_command:command", "plan with other links, memory, meshes or batches"),
+    "fit": ("plans.fit_command:command", "find the smallest cluster or the largest batch"),
+    "report": ("plans.report_command:command", "write a plan as one HTML page"),
     "codegen": ("file_commands:codegen", "write a saved plan as a Python script that needs only OneFlow"),
     "trace": ("file_commands:trace", "write the predicted timeline of a plan for Perfetto"),
     "run": ("run_command:command", "start the ranks of a training script on this node"),
@@ -109,6 +113,11 @@ def _called(command: click.Command, words: Sequence[str], prog: str, prefix: str
         sys.stderr.writelines(f"{line}\n" for line in error.tail)  # as the rank wrote it
         tell(prefix, f"logs of all ranks: {error.result.log_dir}")
         return error.result.exit_code or 1
+    except InfeasibleError as error:
+        tell(prefix, error.line)
+        if error.diagnosis is not None:
+            lines = error.diagnosis.lines(terminal=True)
+            sys.stderr.writelines(f"{printable(line)}\n" for line in lines)
     except AutoDDLError as error:
         tell(prefix, str(error))
     except OSError as error:
@@ -144,32 +153,7 @@ class _Printable(logging.Formatter):
 
 def tell(prefix: str, text: str) -> None:
     """Write a line to stderr."""
-    print(f"{prefix}: {printable(text)}", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def working(text: str) -> Iterator[Callable[[str], None]]:
-    """Show on a terminal, from the third second on, what goes on; yield what adds a word to it."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(file=sys.stderr)
-    if not console.is_interactive:
-        yield lambda word: None
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    bar = Progress(
-        *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
-    )
-    task, begin = bar.add_task(text), Timer(PATIENCE_S, bar.start)
-    begin.daemon = True
-    begin.start()
-    try:
-        yield lambda word: bar.update(task, description=f"{text}, {word}")
-    finally:
-        begin.cancel()
-        begin.join()
-        bar.stop()
+    status_line.write(f"{prefix}: {printable(text)}")
 
 
 def say(*lines: str) -> None:

@@ -11,6 +11,7 @@ import click
 from autoddl.cli.app import say
 from autoddl.cli.options import NOT_NEGATIVE, RATE, example, option, with_options
 from autoddl.errors import AutoDDLError
+from autoddl.terminal.status_line import working
 
 
 @click.command("codegen", epilog=example("codegen plan.json -o train_parallel.py"))
@@ -21,10 +22,11 @@ def codegen(plan: str, output: str, learning_rate: float | None) -> None:
     """Write PLAN, a file of Plan.save, as a standalone script that needs only OneFlow and NumPy."""
     from autoddl import load
 
-    load(plan).codegen(output, learning_rate=learning_rate)
+    with working("writing"):
+        load(plan).codegen(output, learning_rate=learning_rate)
 
 
-@click.command("merge")
+@click.command("merge", epilog=example("merge checkpoint -o state.of"))
 @click.argument("folder", metavar="FOLDER", type=Path)
 @click.option(
     "-o", "--output", default="state.of", show_default=True, help="a folder, which flow.load reads"
@@ -38,9 +40,10 @@ def merge(folder: Path, output: str) -> None:
     from autoddl.engine import engines
     from autoddl.engine.engines import ONEFLOW
 
-    index = sharded_files.read_index(folder)
-    arrays = {name: sharded_files.read(folder, index, name) for name in index.tensors}
-    engines.load(ONEFLOW).write_state(arrays, index.facts.blocks, index.facts.graph, output)
+    with working("joining"):
+        index = sharded_files.read_index(folder)
+        arrays = {name: sharded_files.read(folder, index, name) for name in index.tensors}
+        engines.load(ONEFLOW).write_state(arrays, index.facts.blocks, index.facts.graph, output)
     say(f"wrote {output}: {len(arrays)} tensors after {index.facts.steps} steps")
 
 
@@ -107,18 +110,11 @@ def trace(plan: str, output: Path, profile: str | None) -> None:
     from autoddl import load
     from autoddl.report.perfetto import write
 
-    timeline = write(load(plan), output, profile=profile)
+    with working("simulating the step"):
+        timeline = write(load(plan), output, profile=profile)
     say(f"wrote {output}: a step of {timeline.step_s * 1e3:.3g} ms; open it in ui.perfetto.dev")
 
 
-_EXPLAIN = "python -m autoddl explain plan.json --profile network.json"
-_EXAMPLES = "; ".join(
-    [
-        _EXPLAIN,
-        f"{_EXPLAIN} --why model.blocks.0.fc1",
-        f"{_EXPLAIN} --why model.blocks.0.fc1 --why-not S0",
-    ]
-)
 _OPTIONS = with_options(
     option("--why", "why a module, op or tensor is as it is; what others would cost", None, "NAME"),
     option("--why-not", "with --why: what that state would cost, or why it can't be", None, "STATE"),
@@ -128,7 +124,7 @@ _OPTIONS = with_options(
 )  # fmt: skip
 
 
-@click.command("explain", epilog=f"Examples: {_EXAMPLES}.")
+@click.command("explain", epilog=example("explain plan.json --why model.blocks.0.fc1 --why-not S0"))
 @click.argument("plan", metavar="PLAN")
 @_OPTIONS
 def explain(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable, Collection
@@ -156,6 +157,12 @@ def refuse_given(names: Collection[str], why: str) -> None:
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
+def written(found: Any, *, as_json: bool) -> None:
+    """Write a result to stdout: its text, or its plain values as JSON in ASCII."""
+    click.echo(json.dumps(found.to_json(), indent=1) if as_json else str(found))
+
+
+JSON = flag("--json as_json", "print plain values instead of a table")
 FORCE = flag("--force", "write over FILE if it is there")
 
 

@@ -14,11 +14,13 @@ from autoddl.cli.options import (
     RANKS,
     WORDS,
     check_words,
+    example,
     option,
     with_options,
 )
 from autoddl.plan.search_report import PlanTrial
 from autoddl.report.plan_text import WIDTH, trials_table
+from autoddl.terminal.status_line import working
 from autoddl.trials.trial_runs import fastest, plans_of
 from autoddl.trials.trial_settings import MOST_STEPS, MOST_TRIALS, Trials
 from autoddl.units import seconds_text
@@ -39,7 +41,12 @@ _OPTIONS = with_options(
 )  # fmt: skip
 
 
-@click.command("try", context_settings=OF_SCRIPTS, options_metavar="--nproc-per-node N [OPTIONS]")
+@click.command(
+    "try",
+    context_settings=OF_SCRIPTS,
+    options_metavar="--nproc-per-node N [OPTIONS]",
+    epilog=example("try --nproc-per-node 2 --top 2 train.py"),
+)
 @_OPTIONS
 @WORDS
 def command(
@@ -53,8 +60,10 @@ def command(
     """
     check_words(words)
     settings = Trials(top, steps, timeout_s, folder)
-    program, plans = plans_of(words, ranks, settings)
-    best = fastest(plans, program, words, settings, tell=_told)
+    with working("planning"):
+        program, plans = plans_of(words, ranks, settings)
+    with working("running plans"):
+        best = fastest(plans, program, words, settings, tell=_told)
     Console(width=WIDTH).print(trials_table(best.search.trials))
     say(f"wrote {folder / 'best.json'}")
 

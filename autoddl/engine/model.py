@@ -55,11 +55,31 @@ class MemoryEstimate:
         return variables + self.activations_peak + self.buffers
 
 
+@dataclass(frozen=True)
+class MemoryCourse:
+    """The bytes in memory while each task of a step runs, by part, in the order of the engine.
+
+    `parts` have the names of the fields of MemoryEstimate; buffers are without the gaps between what
+    overlaps. `backward` is the number of tasks before the first one of the backward pass.
+    """
+
+    parts: Mapping[str, tuple[int, ...]]
+    backward: int
+
+    @property
+    def total(self) -> tuple[int, ...]:
+        """Return the bytes of all parts, task by task."""
+        return tuple(map(sum, zip(*self.parts.values(), strict=True)))
+
+
 class StepMemory(Protocol):
     """The memory of the layouts of one program on one mesh, on the device that needs most."""
 
     def estimate(self, layout: Layout, *, compute_stream: bool) -> MemoryEstimate:
         """Return what a step takes in which boxings are ops of the compute stream, or are not."""
+
+    def course(self, layout: Layout, *, compute_stream: bool) -> MemoryCourse:
+        """Return what is in memory while each task runs, on the same device."""
 
     def never_reused_bytes(self, layout: Layout) -> int:
         """Return what no other buffer ever uses, on streams of their own: a bound, in little time."""

@@ -7,7 +7,9 @@ cancels out: of 10 ms in all-gathers Â± 10 % against 12 ms the difference is 2 Â
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from autoddl.explain.reopened import Reopened
 from autoddl.perfmodel.timeline import MODEL_ERROR
@@ -29,6 +31,25 @@ class Certainty:
     uncertainty_s: float
     tied: tuple[tuple[str, float], ...]
     clear: tuple[tuple[str, float], ...]
+
+
+class SourceError(NamedTuple):
+    """The seconds that a step takes of one kernel or link, and by how many these may be off."""
+
+    source: str
+    seconds: float
+    off_s: float
+
+
+def source_errors(found: Reopened) -> tuple[SourceError, ...]:
+    """Return where the prices of a step come from, the largest error first."""
+    cost = found.chosen.timeline.cost
+    seconds, off_s = defaultdict[str, float](float), cost.off_s
+    for part in cost:
+        for price in part.rows():
+            seconds[price.source] += price.seconds
+    every = (SourceError(name, seconds[name], off_s[name]) for name in seconds if seconds[name])
+    return tuple(sorted(every, key=lambda each: -each.off_s))
 
 
 def certainty(plan: PlanValue, found: Reopened | None = None) -> Certainty:

@@ -21,7 +21,10 @@ MOST_TOLD = 30  # characters of the numbers of layers
 
 @dataclass(frozen=True)
 class LayerRow:
-    """Modules that do the same: their main op, what it does in words, and what all of them cost."""
+    """Modules of a stage that do the same: their main op, what it does in words, what all of them cost.
+
+    Without stages the `stage` is 0.
+    """
 
     modules: tuple[str, ...]
     op_type: str
@@ -29,6 +32,7 @@ class LayerRow:
     compute_s: float
     communication_s: float
     memory_bytes: int
+    stage: int = 0
 
     @property
     def name(self) -> str:
@@ -75,23 +79,35 @@ def _work(program: Program, op: Op) -> tuple[float, float]:
 
 
 def layer_rows(plan: PlanValue) -> tuple[LayerRow, ...]:
-    """Return a row for each distinct module of a plan without stages, in the order of the program."""
-    program, mesh = plan.program, plan.mesh
-    alike: dict[tuple[str, str, str], list[str]] = {}
+    """Return a row for each distinct module of a plan, stage by stage, in the order of the program."""
+    program = plan.program
+    alike: dict[tuple[int, str, str, str], list[str]] = {}
     for module, ops in modules_of(program).items():
-        op = main_ops(program, ops)[0]
-        words = words_of(program, op, plan.signatures[op.name], mesh, plan.variables)
-        alike.setdefault((pattern(module), op.type, str(words)), []).append(module)
-    costs = {row.module: row for row in plan.rows}
+        by_stage = defaultdict[int, list[Op]](list)
+        for op in ops:
+            by_stage[plan.stage_of[op.name]].append(op)
+        for stage, own in by_stage.items():
+            op, part = main_ops(program, own)[0], plan.parts[stage]
+            signature = part.layout.signatures[op.name]
+            words = words_of(program, op, signature, part.mesh, part.layout.variables)
+            key = stage, pattern(module), op.type, str(words)
+            alike.setdefault(key, []).append(module)
+    costs = [{row.module: row for row in part.rows} for part in plan.parts]
     return tuple(
-        _row(modules, op_type, words, [costs[name] for name in modules if name in costs])
-        for (_, op_type, words), modules in alike.items()
+        _row(
+            stage, modules, op_type, words, [costs[stage][m] for m in modules if m in costs[stage]]
+        )
+        for (stage, _, op_type, words), modules in sorted(
+            alike.items(), key=lambda item: item[0][0]
+        )
     )
 
 
-def _row(modules: Sequence[str], op_type: str, words: str, costs: Sequence[ModuleCost]) -> LayerRow:
+def _row(
+    stage: int, modules: Sequence[str], op_type: str, words: str, costs: Sequence[ModuleCost]
+) -> LayerRow:
     return LayerRow(
         tuple(modules), op_type, words,
         sum(each.compute_s for each in costs), sum(each.communication_s for each in costs),
-        sum(each.memory_bytes for each in costs),
+        sum(each.memory_bytes for each in costs), stage,
     )  # fmt: skip

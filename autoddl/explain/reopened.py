@@ -15,15 +15,17 @@ from autoddl.planner.plan_options import EXACT, SHARDED
 from autoddl.planner.request import Request
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.layout import Redistribution
+from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.program import Op
 from autoddl.sbp.rules.registry import Signature, find
 from autoddl.search.network.choices import SignatureLists
 from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.network.evaluator import Ints
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment
 
 # Whether users allowed other numbers than one device's; the first where the plan is a choice.
-_ALLOWED = (False, True)
+ALLOWED = (False, True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +82,8 @@ def reopened(plan: PlanValue, profile: Profile) -> Reopened:
     """
     check_whole(plan)
     problems = list[str]()
-    for allowed in _ALLOWED:
-        request = _request(plan, profile, allowed)
+    for allowed in ALLOWED:
+        request = request_of(plan, profile, allowed)
         problem = request.problem(plan.mesh, kinds=plan.parts[0].kinds, ways=request.ways)
         try:
             return _chosen(plan, request, problem)
@@ -90,14 +92,22 @@ def reopened(plan: PlanValue, profile: Profile) -> Reopened:
     raise AutoDDLError(problems[0])
 
 
-def _request(plan: PlanValue, profile: Profile, allowed: bool) -> Request:
+def request_of(
+    plan: PlanValue, profile: Profile, allowed: bool, cluster: Cluster | None = None
+) -> Request:
     """Return what the plan answers; of its options those count that its file tells."""
     queue, usual = plan.queue, plan.engine.collectives.get(plan.device)
     own = f"{queue.threshold_mb},{queue.max_ops}" if queue is not None and queue != usual else None
-    ways = [way for way in plan.engine.streams if way.compute_stream == plan.compute_stream]
+    stages, micro = len(plan.parts), plan.micro_batches
+    ways = [
+        way
+        for way in plan.engine.streams
+        if way.compute_stream == plan.compute_stream and way.runs_for(plan.device, stages, micro)
+    ]
     return Request(
-        program=plan.program, engine=plan.engine, cluster=plan.mesh.cluster, profile=profile,
-        mesh=plan.mesh, limit_bytes=plan.memory_limit_bytes, ways=tuple(ways[:1]), lists=_lists(plan),
+        program=plan.program, engine=plan.engine, cluster=cluster or plan.mesh.cluster,
+        profile=profile, mesh=plan.mesh, limit_bytes=plan.memory_limit_bytes, ways=tuple(ways[:1]),
+        lists=_lists(plan),
         objective=plan.search.objective, seed=plan.search.seed, fusion=own, recompute="none",
         compute_stream=plan.compute_stream, allow_local_batchnorm=allowed,
         dropout=SHARDED if allowed else EXACT,
@@ -106,12 +116,12 @@ def _request(plan: PlanValue, profile: Profile, allowed: bool) -> Request:
 
 def _lists(plan: PlanValue) -> SignatureLists:
     """Return the signatures of ops that have no rule: those that the plan itself has for them."""
-    sizes = plan.mesh.shape
 
     def listed(op: Op, size: int) -> tuple[Signature, ...]:
         if find(op.type) is not None:
             return ()
         chosen = plan.signatures[op.name]
+        sizes = plan.parts[plan.stage_of[op.name]].mesh.shape
         axes = [axis for axis, n in enumerate(sizes) if n == size]
         return tuple({o: states[axis] for o, states in chosen.items()} for axis in axes)
 
@@ -124,15 +134,40 @@ def _chosen(plan: PlanValue, request: Request, problem: CostNetwork) -> Reopened
     found = [Assigned(problem, choices)]
     if plan.compute_stream:
         saved = SavedTensors.apply(problem)
-        found += [Assigned(saved.network, of(choices)) for of in (saved.as_read, saved.as_made)]
+        waiting = _waiting(plan, saved, choices)
+        found += [Assigned(saved.network, of) for of in (waiting, saved.as_read(choices))]
     for same in (set, _ends):  # under another profile the best paths between two states are others
         for one in found:
             if same(one.layout.redistributions) == same(plan.redistributions):
                 return Reopened(plan, request, problem, one)
     raise AutoDDLError(
-        "explain: tensors of the plan are redistributed in other ways than the search would; plans "
-        "that were written by hand, or whose tensors wait in states of their own, can't be explained yet"
+        "plan: tensors are redistributed in other ways than the search would; plans that were written by "
+        "hand, or whose tensors wait in states of their own, can't be priced again yet"
     )
+
+
+def _waiting(plan: PlanValue, saved: SavedTensors, choices: Ints) -> Assignment:
+    """Return the plan's choices, and of tensors that wait those with which they move as in the plan.
+
+    Each tensor moves whatever others do, so choices of all are tried at once.
+    """
+    variables, wanted = saved.network.variables, _by_tensor(plan.redistributions)
+    found = np.array(saved.as_read(choices), dtype=np.int64)
+    unlike = saved.variables.tolist()
+    sizes = {variable: len(variables.of(variable).choices) for variable in unlike}
+    for choice in range(-1, max(sizes.values(), default=0)):  # as they are at first
+        for variable in unlike:
+            found[variable] = found[variable] if choice < 0 else min(choice, sizes[variable] - 1)
+        have = _by_tensor(Assigned(saved.network, Assignment(found)).layout.redistributions)
+        unlike = [v for v in unlike if have.get(variables.name[v]) != wanted.get(variables.name[v])]
+    return Assignment(found)
+
+
+def _by_tensor(moves: Iterable[Redistribution]) -> dict[str, set[Redistribution]]:
+    found = dict[str, set[Redistribution]]()
+    for move in moves:
+        found.setdefault(move.tensor, set()).add(move)
+    return found
 
 
 def _ends(moves: Iterable[Redistribution]) -> set[tuple[object, ...]]:
@@ -160,7 +195,7 @@ def _choices(plan: PlanValue, problem: CostNetwork) -> Iterator[int]:
             key = tuple(state for _ in operands)
         if key not in known[domain]:
             raise AutoDDLError(
-                f"explain: {sort} {name} has states {', '.join(map(str, key))} in the plan, which are "
+                f"plan: {sort} {name} has states {', '.join(map(str, key))}, which are "
                 "none of those that can be planned; plan again with autoddl.optimize"
             )
         yield known[domain][key]

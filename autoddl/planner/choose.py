@@ -103,7 +103,11 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
         except AutoDDLError as why:
             if race.best is not None:
                 return race
-            raise InfeasibleError(f"{told}. Stages do not help: {why}") from None
+            both = InfeasibleError(f"{told}. Stages do not help: {why}")
+            staged_bytes = getattr(why, "needed_bytes", None)
+            both.needed_bytes = min(filter(None, (told.needed_bytes, staged_bytes)), default=None)
+            both.least_bytes = told.least_bytes
+            raise both from None
     staged = auto and (_runs_in_micro_batches(request) or race.best is None)
     return _staged(request, race, allowance) if staged else race
 
@@ -263,11 +267,13 @@ def _staged(request: Request, race: Race, allowance: Allowance, least: int = 1) 
     needed = {o.memory_bytes: c for c, o in reversed(race.outcomes.items()) if o.memory_bytes}
     if needed:
         least, one = min(needed.items())
-        raise InfeasibleError(
+        error = InfeasibleError(
             f"memory {request.limit_bytes:,} B per device: no plan fits on {request.cluster}; the one "
             f"that needs least, {one.text}, needs {least:,} B; give that, more devices, "
             "or a smaller batch"
         )
+        error.needed_bytes = least
+        raise error
     number = request.pipeline if isinstance(request.pipeline, int) else "equal"
     raise race.failure() or AutoDDLError(
         f"pipeline: the devices of {request.cluster} can't be parted into {number} stages that way; "

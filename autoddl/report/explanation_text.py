@@ -37,7 +37,7 @@ class Explained(Explanation):
 def explanation_text(told: Explanation) -> str:
     """Return an explanation as tables and lines."""
     out = io.StringIO()
-    console = Console(file=out, width=WIDTH, color_system=None, legacy_windows=False)
+    console = Console(file=out, width=WIDTH, color_system=None, legacy_windows=False, emoji=False)
     if told.layers:
         console.print(_layers(told))
     if told.repriced_s is not None:

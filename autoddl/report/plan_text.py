@@ -25,7 +25,7 @@ COUNTED = {
 
 def plan_table(plan: PlanValue) -> str:
     out = io.StringIO()
-    console = Console(file=out, width=WIDTH, color_system=None, legacy_windows=False)
+    console = Console(file=out, width=WIDTH, color_system=None, legacy_windows=False, emoji=False)
     console.print(_modules(plan))
     if plan.pipelined:
         console.print(_stages(plan))
@@ -47,7 +47,7 @@ def plan_table(plan: PlanValue) -> str:
     found = plan.search
     counted = COUNTED[found.objective]
     console.print(
-        f"searched with {found.solver} (seed {found.seed}) in {found.seconds:.1f} s; "
+        f"searched with {shown(found.solver)} (seed {found.seed}) in {found.seconds:.1f} s; "
         f"{counted} at least {seconds_text(found.lower_bound_s)}"
     )
     if found.untried:

@@ -1,17 +1,13 @@
-"""What the demo runs with OneFlow: capture the demo GPT, or train it under given plans on all ranks.
+"""What act one runs with OneFlow: capture the demo GPT, or train it on all ranks under a plan.
 
-Without plans it trains the unmodified graph in one process.
+Without a plan it trains the unmodified graph in one process.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import oneflow as flow
@@ -21,46 +17,27 @@ from experiments.models import gpt
 from experiments.models.training import seed_weights, shifted
 
 TEXT = Path(__file__).parent / "declaration.txt"
-WARM_UP = 2
 SIZES = gpt.SIZES["demo"]
 
 
 def main() -> None:
-    """Train under the first plan, time all of them, write the result on rank 0."""
+    """Train, and write the losses on rank 0."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("plans", nargs="*")
+    parser.add_argument("plan", nargs="?")
     parser.add_argument("--capture", type=Path, help="save the program there, train nothing")
     parser.add_argument("--layers", type=int, default=SIZES["layers"])
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--timed", type=int, default=0, help="steps for every further plan")
-    parser.add_argument("--result", type=Path, help="rank 0 writes losses and step times there")
+    parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--result", type=Path, help="rank 0 writes the losses there")
     args = parser.parse_args()
-    sizes = {**SIZES, "layers": args.layers}
+    graph, inputs = gpt.build(**{**SIZES, "layers": args.layers}, optimizer="adamw")
     if args.capture is not None:
-        graph, inputs = gpt.build(**sizes, optimizer="adamw")
         autoddl.capture(graph, *inputs).save(args.capture)
         return
-    losses: list[float] = []
-    seconds = []
-    for number, file in enumerate(args.plans or [None]):
-        graph, _ = gpt.build(**sizes, optimizer="adamw")
-        seed_weights(graph.model.to(flow.nn.Module), seed=7)
-        step = autoddl.load(file).apply(graph) if file else graph
-        found, median = train(step, args.steps if number == 0 else args.timed)
-        losses = losses or found
-        seconds.append(median)
+    seed_weights(graph.model.to(flow.nn.Module), seed=7)
+    step = autoddl.load(args.plan).apply(graph) if args.plan else graph
+    losses = [float(step(x, y).numpy()) for x, y in batches(args.steps)]
     if args.result is not None and flow.env.get_rank() == 0:
-        args.result.write_text(json.dumps({"losses": losses, "step_s": seconds}))
-
-
-def train(step: Callable[..., Any], steps: int) -> tuple[list[float], float]:
-    """Return the losses and the median seconds of a step (the first ones, which compile, left out)."""
-    losses, seconds = [], []
-    for x, y in batches(steps):
-        begin = time.perf_counter()
-        losses.append(float(step(x, y).numpy()))
-        seconds.append(time.perf_counter() - begin)
-    return losses, statistics.median(seconds[WARM_UP:])
+        args.result.write_text(json.dumps(losses))
 
 
 def batches(steps: int) -> list[tuple[flow.Tensor, flow.Tensor]]:

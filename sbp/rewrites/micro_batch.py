@@ -1,17 +1,18 @@
-"""Program of a whole batch → Program of one micro-batch, without tracing it again.
+"""Program of a whole batch → Program of one micro-batch, or of another batch, without tracing it again.
 
 A micro-batch is in time what a device's part is in space under data parallelism: the inputs start
 cut along dim 0, and the one-axis signatures of the ops say what becomes of the cut. S(d) means that
 dim d grows with the batch; everything else (B, or P: a sum over the batch) has its whole shape.
+So many equal parts one behind the other are a batch of any size: 12 samples are 3 quarters of 16.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from autoddl.errors import AutoDDLError, RuleError
+from autoddl.errors import AutoDDLError, RuleError, shown
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.program.ops_and_tensors import READ
 from autoddl.sbp.rewrites.micro_attributes import mean_factors, resized
@@ -21,6 +22,8 @@ from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.sbp.rules.registry import OpView, Signature, find, signatures
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, S, Sbp
+
+MOST_BATCH = 1 << 30
 
 # Ops that devices can't share, for the same seed would repeat random numbers or each would divide by
 # its own count, but that a micro-batch has like any batch: all operands of the full shape shrink.
@@ -32,6 +35,16 @@ _SMALLER = frozenset({
 
 States = tuple[Sbp, ...]
 Option = tuple[States, States]
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Cut the batch into `count` equal parts and take `taken` of them; errors say for `what`."""
+
+    count: int
+    taken: int
+    what: str
+    remedy: str
 
 
 def micro_batch(program: Program, count: int, *, allow: frozenset[str] = frozenset()) -> Program:
@@ -51,9 +64,51 @@ def micro_batch(program: Program, count: int, *, allow: frozenset[str] = frozens
         raise AutoDDLError(f"micro-batches {count!r}: give a whole number of at least 1")
     if count == 1:
         return program
-    _check_inputs(program, count)
-    part = _Propagation(program, count, allow | {LOCAL_STATISTICS}).program_of_part()
+    _check_inputs(program, "use 1 micro-batch")
+    _check_divisible(program, count)
+    scale = _Scale(count, 1, f"{count} micro-batches", "use 1 micro-batch")
+    part = _Propagation(program, scale, allow | {LOCAL_STATISTICS}).program_of_part()
     return as_traced(program, part)
+
+
+def batch_of(program: Program) -> int | None:
+    """Return the samples of a batch: what divides dim 0 of every input; None where none says so."""
+    shapes = [program.tensor[name].shape for name in program.inputs]
+    if not shapes or not all(shapes) or any(map(_read, program.inputs)):
+        return None
+    return math.gcd(*(shape[0] for shape in shapes)) or None
+
+
+def with_batch(program: Program, batch: int, *, allow: frozenset[str] = frozenset()) -> Program:
+    """Return the program of a training step on another batch, as the engine would trace it.
+
+    It is proven as for `micro_batch` that the batch can be cut into parts: into those of both batches
+    that are equal, or into single samples where there are no smaller ones.
+
+    Raises:
+        AutoDDLError: `batch` is no number of samples, or an op needs the batch as it is.
+    """
+    if not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= MOST_BATCH:
+        raise AutoDDLError(
+            f"batch: got {shown(batch, 100)}; allowed are whole numbers from 1 to {MOST_BATCH:,}"
+        )
+    remedy = f"capture the program with a batch of {batch}"
+    _check_inputs(program, remedy)
+    now = batch_of(program)
+    if now == batch:
+        return program
+    if now is None or now == 1:
+        sizes = ", ".join(str(program.tensor[name].shape) for name in program.inputs)
+        raise AutoDDLError(
+            f"batch: got {batch} for inputs of shapes {shown(sizes)[1:-1]}, of which dims 0 have no "
+            f"common batch of 2 or more samples to begin from; {remedy}"
+        )
+    parts = now // math.gcd(now, batch)
+    count = parts if parts > 1 else now
+    what = f"a batch of {batch} in place of {now}"
+    scale = _Scale(count, batch * count // now, what, remedy)
+    other = _Propagation(program, scale, allow | {LOCAL_STATISTICS}).program_of_part()
+    return as_traced(program, other)
 
 
 def check_stages(program: Program) -> None:
@@ -82,22 +137,26 @@ def _read(name: str) -> bool:
     return name.startswith(READ)
 
 
-def _check_inputs(program: Program, count: int) -> None:
-    """Raise where an input can't be cut, and name the numbers of micro-batches that would do."""
-    tensors = [program.tensor[name] for name in program.inputs]
-    if not tensors:
-        raise AutoDDLError("micro-batches: the graph has no inputs to cut; use 1 micro-batch")
-    for tensor in tensors:
+def _check_inputs(program: Program, remedy: str) -> None:
+    """Raise where an input has no batch that could be cut."""
+    if not program.inputs:
+        raise AutoDDLError(f"batch: the graph has no inputs to cut; {remedy}")
+    for tensor in (program.tensor[name] for name in program.inputs):
         if _read(tensor.name):
             raise AutoDDLError(
                 f"input {tensor.name} is what the graph reads itself, a whole batch at once; call the "
-                "graph with its data, or use 1 micro-batch"
+                f"graph with its data, or {remedy}"
             )
         if not tensor.shape:
             raise AutoDDLError(
-                f"input {tensor.name}: a scalar has no dim 0 to cut into {count} micro-batches; "
-                "use 1 micro-batch, or make it a constant of the graph"
+                f"input {tensor.name}: a scalar has no dim 0 to cut; {remedy}, or make it a constant of "
+                "the graph"
             )
+
+
+def _check_divisible(program: Program, count: int) -> None:
+    """Raise where an input can't be cut so, and name the numbers of micro-batches that would do."""
+    tensors = [program.tensor[name] for name in program.inputs]
     batch = math.gcd(*(tensor.shape[0] for tensor in tensors))
     for tensor in tensors:
         if tensor.shape[0] % count or not tensor.shape[0]:
@@ -115,8 +174,8 @@ class _Propagation:
     reads it together with a cut one; then its producer is `forced` to make a part of it.
     """
 
-    def __init__(self, program: Program, count: int, allow: frozenset[str]) -> None:
-        self.program, self.count, self.allow = program, count, allow
+    def __init__(self, program: Program, scale: _Scale, allow: frozenset[str]) -> None:
+        self.program, self.scale, self.count, self.allow = program, scale, scale.count, allow
         self.states: dict[str, Sbp] = {t.name: B for t in program.tensors}
         self.states |= dict.fromkeys(program.inputs, S(0))
         self.forced: dict[str, Option] = {}
@@ -145,8 +204,10 @@ class _Propagation:
         if shape is None:
             raise AutoDDLError(
                 f"tensor {tensor.name}: dim {state.dim} of {tensor.shape} does not divide into "
-                f"{self.count} micro-batches; use a number that divides it, or 1"
+                f"{self.count} equal parts, for {self.scale.what}; {self.scale.remedy}"
             )
+        size = shape[state.dim] * self.scale.taken
+        shape = (*shape[: state.dim], size, *shape[state.dim + 1 :])
         return Tensor(tensor.name, shape, tensor.dtype, tensor.role)
 
     def _ops(self, tensors: Mapping[str, Tensor]) -> Iterator[Op]:
@@ -277,8 +338,8 @@ class _Propagation:
             else f"autoddl has no rule for {op.type}; add one with autoddl.register_rule"
         )
         return AutoDDLError(
-            f"op {op.name} ({op.type}): {self.count} micro-batches would cut {cut}: {reason}; "
-            "use 1 micro-batch, or keep the batch in a dim of its own"
+            f"op {op.name} ({op.type}): {self.scale.what} would cut {cut}: {reason}; "
+            f"{self.scale.remedy}, or keep the batch in a dim of its own"
         )
 
 

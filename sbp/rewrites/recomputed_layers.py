@@ -99,6 +99,17 @@ def in_layers(program: Program, only: Collection[str] | None = None) -> Program:
     return replace(program, ops=tuple(ops), tensors=(*program.tensors, *tensors))
 
 
+def with_nothing_again(program: Program) -> Program:
+    """Return the program of which `in_layers` has made another one."""
+    ops = [
+        replace(op, inputs=tuple((o, name.removeprefix(AGAIN)) for o, name in op.inputs))
+        for op in program.ops
+        if not op.name.startswith(AGAIN)
+    ]
+    tensors = [tensor for tensor in program.tensors if not tensor.name.startswith(AGAIN)]
+    return replace(program, ops=tuple(ops), tensors=tuple(tensors))
+
+
 def _copied(program: Program, layer: Sequence[Op]) -> Iterator[Op]:
     """Yield what is made again of a layer: what the backward pass reads, and what that takes."""
     inside = {op.name for op in layer}

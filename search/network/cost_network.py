@@ -272,11 +272,13 @@ class CostNetwork:
         largest = np.argsort(-self._least_bytes, kind="stable")[:3].tolist()
         names = ", ".join(f"{self._held_by(v)} ({self._least_bytes[v]:,} B)" for v in largest)
         again = ", with all layers computed again," if recomputes(self.program) else ""
-        raise InfeasibleError(
+        error = InfeasibleError(
             f"memory {limit_bytes:,} B per device on mesh {self.mesh}: every assignment{again} needs at "
             f"least {least:,} B, {least - limit_bytes:,} B more; largest per device: {names}; "
             "give more memory or devices, or a smaller batch"
         )
+        error.least_bytes = least
+        raise error
 
     def _held_by(self, variable: int) -> str:
         """Name the tensors that a variable's memory is for."""

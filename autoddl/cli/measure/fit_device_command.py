@@ -13,7 +13,17 @@ from rich.table import Table
 from autoddl import store
 from autoddl.calibrate.device.op_timing import OpCampaign, OpSettings, job_for, profile_with
 from autoddl.cli.measure.measuring import carry_out, columns, error_cell, show, write_all
-from autoddl.cli.options import KIND, MEASURING, RANKS, Listed, flag, name_of, option, with_options
+from autoddl.cli.options import (
+    KIND,
+    MEASURING,
+    RANKS,
+    Listed,
+    example,
+    flag,
+    name_of,
+    option,
+    with_options,
+)
 from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW
 from autoddl.errors import AutoDDLError, shown
@@ -46,7 +56,9 @@ _OPTIONS = with_options(
 )
 
 
-@click.command("fit-device")
+@click.command(
+    "fit-device", epilog=example("fit-device --nproc-per-node 4 --quick --into network.json")
+)
 @_OPTIONS
 def command(
     nproc_per_node: int, ops: tuple[str, ...] | None, into: Path | None, kind: str | None, quick: bool,
@@ -85,7 +97,7 @@ def summary(device: Device, ops: Sequence[Timed]) -> Table:
     total_s = sum(op.seconds for op in ops)
     taken: dict[str, float] = defaultdict(float)
     for op in ops:
-        for name in names(op.op_type, op.family, op.variant):
+        for name in set(names(op.op_type, op.family, op.variant)):  # of matmul both are the same
             taken[name] += op.seconds
     families = {op.family for op in ops} - {op.op_type for op in ops}
 

@@ -27,6 +27,7 @@ from autoddl.cli.options import (
     POSITIVE,
     RANKS,
     Listed,
+    example,
     fields_of,
     flag,
     name_of,
@@ -96,7 +97,9 @@ _OPTIONS = with_options(
 )  # fmt: skip
 
 
-@click.command("fit-network")
+@click.command(
+    "fit-network", epilog=example("fit-network --nproc-per-node 4 --quick -o network.json")
+)
 @_OPTIONS
 @click.argument("more", nargs=-1, type=Path, metavar="")
 def command(more: tuple[Path, ...], **values: Any) -> None:

@@ -21,7 +21,7 @@ import click
 
 import autoddl
 from autoddl import store
-from autoddl.cli.app import say, working
+from autoddl.cli.app import say
 from autoddl.cli.options import FORCE, check_new, example, option
 from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW
@@ -29,6 +29,7 @@ from autoddl.engine.interface import Engine
 from autoddl.errors import AutoDDLError, near, one_line, shown
 from autoddl.launch.output import is_noise
 from autoddl.sbp.program import Program
+from autoddl.terminal.status_line import working
 from autoddl.units import bytes_text
 
 STDERR = 2

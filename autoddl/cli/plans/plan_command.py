@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from autoddl.cli.app import say, working
+from autoddl.cli.app import say
 from autoddl.cli.options import FORCE, check_new, example, option
-from autoddl.cli.plans.planning_options import PLANNING, asked
+from autoddl.cli.plans.planning_options import PLANNING, asked, in_own_words
+from autoddl.terminal.status_line import working
 from autoddl.units import seconds_text
 
 
@@ -29,7 +30,7 @@ def command(program: str, output: Path, force: bool, **options: Any) -> None:
     given = asked(**options)
     from autoddl import optimize
 
-    with working("planning") as word:
+    with in_own_words(), working("planning") as word:
         plan = optimize(
             program, **given, progress=lambda _, cost_s: word(f"best so far {seconds_text(cost_s)}")
         )

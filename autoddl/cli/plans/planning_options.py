@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -46,13 +49,11 @@ _SWITCH = _Word(yes=True, no=False, auto="auto")
 
 
 # What `optimize` says of an option, shortened; defaults are its own, and it checks each value.
-PLANNING = with_options(
-    option("--mesh", "nodes x devices, or any factors", None, "4x8"),
+OTHERS = with_options(
     option("--cluster", "nodes x devices, of which all meshes are candidates; 3*v100x4+1*t4x4: of "
            "several kinds", None, "4x8"),
     option("--profile", f"a bundled one (`{PROG} profiles` lists them) or a file of fit-network", None,
            "NAME"),
-    option("--memory", "of each device, 16GiB", None, "SIZE"),
     option("--memory-of", "of devices of a kind; may be repeated", _Pair(), "KIND=SIZE", multiple=True),
     option("--search", "exact, fast, another solver, or a baseline: 'data parallel'", None, "NAME"),
     option("--objective", "time of a step, sum of compute and communication, or communication", None,
@@ -81,6 +82,42 @@ PLANNING = with_options(
            _Word(no=False, auto="auto"), "no|auto"),
     option("--parts", "stages on equal parts of the devices, or on any; auto", None, "NAME"),
 )  # fmt: skip
+"""All but the mesh and the memory, of which `whatif` takes several."""
+PLANNING = with_options(
+    option("--mesh", "nodes x devices, or any factors", None, "4x8"),
+    option("--memory", "of each device, 16GiB", None, "SIZE"),
+    OTHERS,
+)
+
+
+_NAMES = (
+    "mesh", "cluster", "profile", "memory", "search", "objective", "engine", "budget", "stop_gap", "seed",
+    "pin", "strict", "allow_local_batchnorm", "dropout", "recompute", "pipeline", "micro_batches",
+    "compute_stream", "duplex", "fusion", "parts",
+)  # fmt: skip
+_ANY = "|".join(_NAMES)
+# Such as pipeline=2 and search='exact'; "mesh: got" at the begin; micro_batches, which is no other word.
+_VALUE, _LONG = r"""'[^']*'|"[^"]*"|[\w.]+""", "|".join(name for name in _NAMES if "_" in name)
+_PYTHON = re.compile(rf"\b({_ANY})=({_VALUE})|^({_ANY})(?=: )|\b({_LONG})\b")
+
+
+@contextmanager
+def in_own_words() -> Iterator[None]:
+    """Let errors of `optimize` name options as they are on the command line: "--pipeline 2"."""
+    try:
+        yield
+    except AutoDDLError as error:
+        error.args = tuple(_PYTHON.sub(_terminal, str(each)) for each in error.args)
+        raise
+
+
+def _terminal(found: re.Match[str]) -> str:
+    name, value, alone, plain = found.groups()
+    flag = "--" + (name or alone or plain).replace("_", "-")
+    if value is None:
+        return flag
+    value = value[1:-1] if value[0] in "'\"" else {"True": "yes", "False": "no"}.get(value, value)
+    return f"{flag} {shlex.quote(value)}"
 
 
 def asked(

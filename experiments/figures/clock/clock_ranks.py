@@ -1,7 +1,8 @@
 """What ranks run: a pass of several plans, whose steps take turns in the same processes.
 
-Started by experiments.figures.clock through the launcher with a job, as JSON: `model` and `sizes`;
-`plans`, each with its name and a `file`, or OneFlow's auto-parallel on a `mesh`, or neither (one device);
+Started by experiments.figures.clock and experiments.demo through the launcher with a job, as JSON:
+`model` and `sizes`; `plans`, each with its name and a `file`, or OneFlow's auto-parallel on a `mesh`, or
+neither (one device);
 `rounds`, in each of which every plan trains one step; `result`, a file of rows, and what they begin with
 (`key`); `running`, a file with the plan that is run. Slow phases of a machine hit all plans of a round.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,21 +32,6 @@ def file(tmp_path: Path) -> Path:
     planned("transformer").save(tmp_path / "plan.json")
     cluster().save(tmp_path / "network.json")
     return tmp_path / "plan.json"
-
-
-def test_the_example_of_its_help(
-    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(file.parent)
-    assert main(["explain", "--help"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    examples = text.partition("Examples: ")[2].split("; ")
-    assert len(examples) == 3
-    for example in examples:
-        words = shlex.split(example.removeprefix("python -m autoddl ").rstrip("."))
-        assert main(words) == 0, example
-        out, err = capsys.readouterr()
-        assert err == "" and "model.blocks.0" in out
 
 
 def test_without_the_profile_what_needs_none_is_told(

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 
-from autoddl.explain.certainty import certainty
+from autoddl.explain.certainty import certainty, source_errors
 from autoddl.explain.reopened import reopened
 from autoddl.perfmodel.timeline import MODEL_ERROR
 from autoddl.planner.whole.assigned import Assigned
@@ -44,3 +44,16 @@ def test_with_prices_what_both_take_of_one_source_cancels_out(name: str) -> None
     told = certainty(plan, found)
     assert {n for n, _ in told.tied} == tied
     assert {n for n, _ in (*told.tied, *told.clear)} == rivals.keys()
+
+
+@pytest.mark.parametrize("name", ["mlp", "cuda"])
+def test_errors_by_source_are_those_of_all_prices(name: str) -> None:
+    found = reopened(planned(name), profile_for(name))
+    told = source_errors(found)
+    cost = found.problem.setting.prices.step(found.chosen.layout)
+    rows = [price for part in cost for price in part.rows()]
+    assert sum(each.seconds for each in told) == pytest.approx(sum(p.seconds for p in rows))
+    for each in told:
+        own = [price for price in rows if price.source == each.source]
+        assert each.off_s == pytest.approx(sum(p.seconds * p.error for p in own))
+    assert [e.off_s for e in told] == sorted((e.off_s for e in told), reverse=True)

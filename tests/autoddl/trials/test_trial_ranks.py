@@ -14,6 +14,7 @@ from autoddl.engine import engines
 from autoddl.plan import codec
 from autoddl.trials.trial_runs import TrialRecord, fastest
 from autoddl.trials.trial_settings import Trials
+from tests.support.help_examples import example
 from tests.support.on_ranks import environment
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
@@ -58,9 +59,10 @@ def test_try_on_two_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = [str(script(tmp_path, dies=2)), "an argument"]
-    options = ["--top", "2", "--nproc-per-node", "2", "--steps", "3", "--timeout", "300"]
-    assert main(["try", *options, *words]) == 0
+    script(tmp_path, dies=2)
+    *options, name = example("try")
+    words = [name, "an argument"]
+    assert main([*options, *words]) == 0
     shown = capsys.readouterr()
     assert "rank 1 gives up" in shown.out and "measured" in shown.out
     assert shown.err.count("autoddl try: mesh 2") == 2

@@ -17,6 +17,7 @@ from autoddl.sbp.rewrites.recomputed_layers import (
     layers_of,
     ops_again,
     recomputes,
+    with_nothing_again,
 )
 from tests.sbp.rewrites.test_halves import drawn
 from tests.support.programs import Builder, activation, linear, mse, transformer
@@ -95,6 +96,12 @@ def test_some_ops_are_run_again_as_all_are(program: Program) -> None:
     for name in (program.loss, *(p.gradient for p in program.parameters)):
         np.testing.assert_array_equal(found[str(name)], expected[str(name)])
     assert in_layers(program, ops_again(every)) == every and in_layers(program, ()) is program
+
+
+@pytest.mark.parametrize("program", [DEEP, stack(3)])
+def test_copies_can_be_taken_out_again(program: Program) -> None:
+    again = in_layers(program)
+    assert again != program == with_nothing_again(again) == with_nothing_again(program)
 
 
 def test_copies_wait_for_what_their_first_reader_needs_besides() -> None:

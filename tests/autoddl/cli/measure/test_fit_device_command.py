@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ from autoddl.perfmodel.calibration.kernel_fits import Timed
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Link
 from tests.support.clusters import of_two_kinds
+from tests.support.help_examples import example
 from tests.support.on_ranks import LIMIT_S
 
 ONEFLOW = engines.load("oneflow")
@@ -66,6 +68,8 @@ def test_table_profile_and_csv(
     for text in ("matmul", "family elementwise", "2.00", "wrote device.json", "wrote ops.csv"):
         assert text in out
     assert err == "autoddl fit-device: timed rows (50 %)\n"
+    taken = [sum(op.seconds for op in OPS if op.op_type == of) for of in ("matmul", "relu")]
+    assert re.search(rf"matmul +│ +{100 * taken[0] / sum(taken):.1f} │", out)
     assert settings == [OpSettings(2, quick=True)]
 
 
@@ -82,6 +86,13 @@ def test_into_replaces_the_device_only(settings: list[OpSettings]) -> None:
     assert loaded.source == "here; device: python -m autoddl fit-device --nproc-per-node 2"
     assert replace(loaded, devices=network.devices, source="here") == network
     assert not Path("device.json").exists()
+
+
+def test_the_example_of_its_help(settings: list[OpSettings]) -> None:
+    profiles.load("cpu-loopback").save("network.json")
+    assert main(example("fit-device")) == 0
+    assert settings == [OpSettings(4, quick=True)]
+    assert profiles.load("network.json").device.kernels.keys() >= {"matmul", "relu"}
 
 
 def test_a_profile_of_several_kinds_is_left_alone(

@@ -31,6 +31,7 @@ from autoddl.perfmodel import collectives
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.topology import Crossing
+from tests.support.help_examples import example
 from tests.support.on_ranks import LIMIT_S
 
 TWO = ["--nproc-per-node", "2", "--collectives", "all-reduce,send-receive", "-b", "16K", "-e", "1M"]
@@ -100,6 +101,12 @@ def test_table_and_files(
         "autoddl fit-network: send-receive over 2 ranks (50 %)",
     ]
     assert runs[0]["job"].timeout_s == 60
+
+
+def test_the_example_of_its_help(runs: list[dict[str, Any]]) -> None:
+    assert main(example("fit-network")) == 0
+    assert runs[0]["settings"].quick and runs[0]["job"].nproc_per_node == 4
+    assert profiles.load("network.json").link("all_reduce", Crossing("gpu", 4)).alpha_s > 0
 
 
 def test_json(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import io
 import json
-import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -51,6 +49,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "--duplex yes": {"duplex": True},
     "--duplex auto": {"duplex": "auto"},
     "--fusion 16,64": {"fusion": "16,64"},
+    "--shares no": {"shares": False},
     "--parts any": {"parts": "any"},
 }
 
@@ -146,7 +145,7 @@ def test_the_program_is_not_written_over(capsys: pytest.CaptureFixture[str]) -> 
         (("--memory", "1MB", "--memory-of", "a=1MB"), "--memory and --memory-of: both are given"),
         (("--pin", "a=B", "--pin", "a=S0"), "--pin 'a': given twice"),
         (("--pin", "a"), "'a' is no pair such as NAME=STATE"),
-        (("--memory", "1KB"), "memory"),
+        (("--memory", "1KB", "--budget", "0.5"), "memory"),
     ],
 )
 def test_wrong_words(
@@ -199,11 +198,6 @@ def test_markup_in_names_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -
 # --- progress ----------------------------------------------------------------------------------
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_progress_has_the_best_step_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     words: list[str] = []
     monkeypatch.setattr(plan_command, "working", lambda text: nullcontext(words.append))
@@ -212,19 +206,26 @@ def test_progress_has_the_best_step_so_far(monkeypatch: pytest.MonkeyPatch) -> N
     assert words[-1] == f"best so far {seconds_text(best_s)}"
 
 
+# --- words -------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
-    ("stream", "patience_s", "shows"),
-    [(Terminal, 0.0, True), (Terminal, 60.0, False), (io.StringIO, 0.0, False)],
+    ("given", "said"),
+    [
+        ("--pipeline 2 --search Megatron", "search: got 'Megatron' with --pipeline 2; "),
+        (
+            "--recompute layers --micro-batches 2",
+            "recompute: got 'layers' with --micro-batches 2; ",
+        ),
+        ("--duplex yes --objective sum", "got True with --objective sum; "),
+        ("--duplex yes --objective sum", "allowed is --duplex no"),
+        ("--mesh 2 --compute-stream yes", "--compute-stream: got True for a program on 'cpu'"),
+    ],
 )
-def test_progress_is_shown_late_and_on_terminals_only(
-    stream: type[io.StringIO], patience_s: float, shows: bool, monkeypatch: pytest.MonkeyPatch
+def test_errors_speak_as_the_command_line_does(
+    given: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = stream()
-    monkeypatch.setattr("sys.stderr", error)
-    monkeypatch.setattr(app, "PATIENCE_S", patience_s)
-    monkeypatch.setenv("TERM", "xterm")
-    with app.working("planning") as word:
-        word("best so far 1.00 s")
-        time.sleep(0.5)
-    text = error.getvalue()
-    assert ("planning, best so far 1.00 s" in text) == shows == (text != "")
+    words = given.split() if "--mesh" in given else ["--mesh", "2", *given.split()]
+    assert app.main(["plan", "mlp.json", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1, err

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from autoddl.engine.model import MemoryEstimate
-from autoddl.engine.oneflow.model.memory.liveness import blocks
+from autoddl.engine.model import MemoryCourse, MemoryEstimate
+from autoddl.engine.oneflow.model.memory.liveness import blocks, course
 from autoddl.engine.oneflow.model.memory.lowering import never_reused_bytes, rank_tasks
 from autoddl.engine.oneflow.model.memory.sizes import LocalSizes
-from autoddl.engine.oneflow.model.memory.task_graph import BOXING, KINDS, Ints, RankTasks
+from autoddl.engine.oneflow.model.memory.task_graph import BOXING, KINDS, Buffers, Ints, RankTasks
 from autoddl.engine.oneflow.model.rewrites.clipped_gradients import chained
 from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import (
     BUFFER,
@@ -33,6 +33,7 @@ from autoddl.sbp.shares import Cut
 from autoddl.sbp.state import NdSbp
 
 _PARTS = {"parameter": 0, "buffer": 0, "state": 2, "boxing": 4, "workspace": 4, "output": 4}
+_FIELDS = ("parameters", "gradients", "optimizer_states", "activations_peak", "buffers")
 _GRADIENTS, _ACTIVATIONS = 1, 3
 _NONE = np.zeros(0, dtype=np.int64)
 _PART = np.array([_PARTS.get(kind, _ACTIVATIONS) for kind in KINDS])
@@ -47,6 +48,23 @@ class OneFlowMemory:
     def estimate(self, layout: Layout, *, compute_stream: bool) -> MemoryEstimate:
         mesh = self.sizes.mesh
         return estimate(mesh, layout, sizes=self.sizes, compute_stream=compute_stream)
+
+    def course(self, layout: Layout, *, compute_stream: bool) -> MemoryCourse:
+        layout, mesh = chained(layout), self.sizes.mesh
+        sizes = self.sizes
+        if sizes.program is not layout.program:
+            sizes = LocalSizes(layout.program, mesh)
+
+        def needs(place: Sequence[int]) -> int:
+            return rank_estimate(
+                mesh, layout, coords=place, compute_stream=compute_stream, sizes=sizes
+            ).total
+
+        place = max(_places(mesh, layout), key=needs)
+        rank = rank_tasks(
+            mesh, layout, place, sizes=sizes, compute_stream=compute_stream, logical_chains=False
+        )
+        return _course(rank, layout.program)
 
     def never_reused_bytes(self, layout: Layout) -> int:
         return never_reused_bytes(self.sizes.mesh, layout, self.sizes)
@@ -149,12 +167,8 @@ def rank_estimate(
         _more_in_flight(rank, program, in_flight) if in_flight > 2 else _NONE,
     ))  # fmt: skip
     alive = np.concatenate((found.alive.items, again))
-    names, kinds, held = buffers.name[alive], buffers.kind[alive], buffers.size[alive]
-    number, part = program.columns.number, _PART[kinds]
-    gradient = np.zeros(len(number) + len(program.ops), dtype=np.bool_)
-    gradient[[number[p.gradient] for p in program.parameters if p.gradient]] = True
-    gradient[[n for name, n in number.items() if name.startswith(f"{SUM} ")]] = True
-    part[gradient[names] & (kinds != BOXING)] = _GRADIENTS
+    names, held, number = buffers.name[alive], buffers.size[alive], program.columns.number
+    part = _part_of(buffers, program)[alive]
     parts = np.bincount(part, held, minlength=5).astype(np.int64)
     parts[-1] += found.size.sum() + held[len(alive) - len(again) :].sum() - held.sum()  # gaps
     by_size = (-held).argsort(kind="stable")
@@ -164,6 +178,33 @@ def rank_estimate(
         [name_of[n] for n in names[by_size].tolist()], held[by_size].tolist(), strict=True
     )
     return MemoryEstimate(total[0], total[1], total[2], total[3], total[4], tuple(largest_first))
+
+
+def _part_of(buffers: Buffers, program: Program) -> Ints:
+    """Return for every buffer the place of its part among the fields of MemoryEstimate."""
+    number, part = program.columns.number, _PART[buffers.kind]
+    gradient = np.zeros(len(number) + len(program.ops), dtype=np.bool_)
+    gradient[[number[p.gradient] for p in program.parameters if p.gradient]] = True
+    gradient[[n for name, n in number.items() if name.startswith(f"{SUM} ")]] = True
+    part[gradient[buffers.name] & (buffers.kind != BOXING)] = _GRADIENTS
+    return part
+
+
+def _course(rank: RankTasks, program: Program) -> MemoryCourse:
+    """Return what of the buffers of a rank is in memory while each of its tasks runs."""
+    found, buffers, count = course(rank), rank.buffers, len(rank.tasks)
+    part, size = _part_of(buffers, program)[found.buffer], buffers.size[found.buffer]
+    changes = np.zeros((len(_FIELDS), count + 1), dtype=np.int64)
+    np.add.at(changes, (part, found.begin), size)
+    np.add.at(changes, (part, found.end + 1), -size)
+    held = changes.cumsum(axis=1)[:, :-1]
+    maker = np.append(program.columns.maker, np.arange(len(program.ops)))[buffers.name]
+    back = np.array([op.phase == "backward" for op in program.ops], dtype=np.bool_)
+    late = np.zeros(count + 1, dtype=np.bool_)
+    late[buffers.producer[(maker >= 0) & back[maker]]] = True
+    backward = np.append(late[found.order], True).argmax()
+    parts = {name: tuple(row.tolist()) for name, row in zip(_FIELDS, held, strict=True)}
+    return MemoryCourse(parts, int(backward))
 
 
 def _places(mesh: Sequence[int], layout: Layout) -> Collection[tuple[int, ...]]:

@@ -47,16 +47,60 @@ class MemoryBlocks(NamedTuple):
     alive: Ragged
 
 
+class Lives(NamedTuple):
+    """The buffers that have memory of their own, chain by chain, and the task in which each is made.
+
+    They begin and end at places in their chain. `start` tells where those of each chain begin, and
+    where the last ones end, `lengths` of how many tasks each chain is.
+    """
+
+    homes: Ints
+    begin: Ints
+    end: Ints
+    start: Ints
+    lengths: Ints
+
+
+class Course(NamedTuple):
+    """The tasks of a rank as they run, and from which place in that order to which a buffer is alive."""
+
+    order: Ints
+    buffer: Ints
+    begin: Ints
+    end: Ints
+
+
+def course(rank: RankTasks) -> Course:
+    """Return when each buffer is alive; those whose memory is never reused are so all the time."""
+    own, order, chains = _apart(rank), _order(rank), merged_chains(rank)
+    row, number, _ = _rows(chains, order)
+    lives = _lives_of(rank, order, chains)
+    at = np.lexsort((number[order], row[order]))  # places of the tasks, chain by chain
+    offset = (lives.lengths.cumsum() - lives.lengths).repeat(np.diff(lives.start))
+    always = np.zeros(len(own), dtype=np.int64)
+    return Course(
+        order, np.concatenate((own, lives.homes)),
+        np.concatenate((always, at[offset + lives.begin])),
+        np.concatenate((always + len(order) - 1, at[offset + lives.end])),
+    )  # fmt: skip
+
+
 def blocks(rank: RankTasks) -> MemoryBlocks:
     """Return all blocks of memory that a rank allocates."""
-    sizes, reused = rank.buffers.size, rank.buffers.reused
-    own = ((sizes > 0) & ~reused).nonzero()[0]
-    chains = merged_chains(rank)
-    order = stream_order(rank) if rank.in_turn else execution_order(rank)
-    shared, alive = _shared(rank, order, chains)
+    sizes, own = rank.buffers.size, _apart(rank)
+    shared, alive = _shared(rank, _order(rank), merged_chains(rank))
     start = np.concatenate((np.arange(len(own)), len(own) + alive.start))
     items = np.concatenate((own, alive.items))
     return MemoryBlocks(np.concatenate((sizes[own], shared)), Ragged(start, items))
+
+
+def _apart(rank: RankTasks) -> Ints:
+    """Return the buffers whose memory no other one has."""
+    return ((rank.buffers.size > 0) & ~rank.buffers.reused).nonzero()[0]
+
+
+def _order(rank: RankTasks) -> Ints:
+    return stream_order(rank) if rank.in_turn else execution_order(rank)
 
 
 def merged_chains(rank: RankTasks) -> Ints:
@@ -88,8 +132,8 @@ def _root(parent: Ints, item: int) -> int:
     return item
 
 
-def _shared(rank: RankTasks, order: Ints, chains: Ints) -> MemoryBlocks:
-    """Return the blocks of the chains whose tasks run in this order, as they begin."""
+def _lives_of(rank: RankTasks, order: Ints, chains: Ints) -> Lives:
+    """Return when the buffers of the chains are alive whose tasks run in this order."""
     tasks, buffers = rank.tasks, rank.buffers
     sizes, first, shares = buffers.size, tasks.first, tasks.shares
     written, overwrites = buffers.reused & (sizes > 0), tasks.writes & (shares != NONE)
@@ -98,6 +142,13 @@ def _shared(rank: RankTasks, order: Ints, chains: Ints) -> MemoryBlocks:
         VARIABLE[buffers.kind], tasks.transfer, *rank.before,
     )  # fmt: skip
     homes, begin, end = lives[:, : start[-1]]
+    return Lives(homes, begin, end, start, lengths)
+
+
+def _shared(rank: RankTasks, order: Ints, chains: Ints) -> MemoryBlocks:
+    """Return the blocks of the chains whose tasks run in this order, as they begin."""
+    sizes, first = rank.buffers.size, rank.tasks.first
+    homes, begin, end, start, lengths = _lives_of(rank, order, chains)
     joined = _joined(rank, order, chains)
     if joined is not None:  # OneFlow lets the updates wait for the first task, and holds its result
         end[homes == first[joined.begin]] = lengths[joined.row] - 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from autoddl.engine.oneflow.model.memory.liveness import blocks, merged_chains
+from autoddl.engine.oneflow.model.memory.liveness import blocks, course, merged_chains
 from autoddl.engine.oneflow.model.memory.task_graph import PARAMETER, RankTasks
 from tests.autoddl.engine.oneflow.model.memory.graphs import task_graphs
 from tests.support.rows import lists
@@ -67,3 +67,26 @@ def test_updates_behind_sums_lie_in_the_memory_of_the_backward_pass(rank: RankTa
     taken = (found.size > 0).sum()
     assert taken == (apart.size > 0).sum() - bool(late)
     assert found.size.sum() < apart.size.sum() + rank.buffers.size.max()
+
+
+@given(task_graphs())
+def test_the_course_holds_buffers_from_their_task_to_their_last_reader(rank: RankTasks) -> None:
+    found, buffers, count = course(rank), rank.buffers, len(rank.tasks)
+    assert sorted(found.order.tolist()) == list(range(count))
+    place = {task: n for n, task in enumerate(found.order.tolist())}
+    readers, alive = lists(rank.readers), [0] * count
+    homes = found.buffer.tolist()
+    assert len(set(homes)) == len(homes)
+    for buffer, begin, end in zip(homes, found.begin.tolist(), found.end.tolist(), strict=True):
+        if buffers.reused[buffer]:
+            assert begin == place[int(buffers.producer[buffer])]
+        else:
+            assert (begin, end) == (0, count - 1)
+        merged = merged_chains(rank)
+        inside = [r for r in readers[buffer] if merged[r] == merged[buffers.producer[buffer]]]
+        assert end >= max([begin, *(place[reader] for reader in inside)])
+        for n in range(begin, end + 1):
+            alive[n] += int(buffers.size[buffer])
+    if not rank.logical_chains:  # there two chains lie in one block
+        assert max(alive) <= blocks(rank).size.sum()
+    assert {n for row in lists(blocks(rank).alive) for n in row} <= set(homes)

@@ -1,0 +1,1 @@
+"""What users ask before they have a plan."""
