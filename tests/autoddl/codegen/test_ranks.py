@@ -112,7 +112,7 @@ CASES = (
     # with local tensors: baselines, or random states
     Case("gpt_by_3_1", "gpt", "2:3/1", "ZeRO 2", sizes=(("layers", 1),)),
     Case("gpt_by_2_1_1", "gpt", "3:2/1/1", "Megatron", sizes=(("layers", 1),)),
-    Case("vgg_by_3_1_random", "vgg", "2:3/1", ""),
+    Case("vgg13_by_3_1_random", "vgg13", "2:3/1", ""),
     Case("mlp_by_3_1_x_2_random", "mlp", "2:3/1x2", "", sizes=(("optimizer", "adamw"),)),
 )
 Seen = Callable[[Case], list[dict[str, Any]]]
@@ -264,6 +264,17 @@ SMOKE = ("gpt", "tied_2x2")
 )
 def test_ranks_train_as_one_process(case: Case, seen: Seen, folder: Path) -> None:
     check(case, seen(case), folder)
+
+
+@pytest.mark.parametrize(("mesh", "boxings"), [("2:3/1", 12), ("2:3/1x2", 86)])
+def test_local_tensors_and_their_gradients_move_by_shares(
+    mesh: str, boxings: int, on_ranks: RankGroups, tmp_path: Path
+) -> None:
+    """Between all states that one boxing joins; with slices of whole arrays, on every rank."""
+    found = tmp_path / "moves.json"
+    moves = SCRIPT.with_name("local_moves.py")
+    on_ranks(moves, found, mesh, ranks=Mesh.parse(mesh).size)
+    assert json.loads(found.read_text()) == {"tried": boxings, "wrong": []}
 
 
 def test_shards_of_a_batch_that_does_not_divide_are_uneven(seen: Seen) -> None:

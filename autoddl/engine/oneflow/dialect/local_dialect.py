@@ -33,10 +33,10 @@ from autoddl.sbp.state import B, NdSbp
 
 _FUNCTIONS = (
     "groups", "own", "lengths", "padded", "collective", "summed", "gathered", "sliced", "scattered",
-    "exchanged", "stretched", "first_only", "along", "dual", "moved", "boxed", "summed_back", "as_local",
-    "as_whole",
+    "exchanged", "stretched", "first_only", "along", "dual", "moved", "in_turn", "boxed", "summed_back",
+    "as_local", "as_whole",
 )  # fmt: skip
-_NAMES = frozenset({"GROUPS", "LOSS", "PLACE", "SHARES", *_FUNCTIONS})
+_NAMES = frozenset({"GROUPS", "LOSS", "PLACE", "SHARES", "TURN", *_FUNCTIONS})
 
 # Ops that look at where their shard begins, by the operand and dim (from the end where negative) that
 # therefore stays whole.
@@ -149,13 +149,14 @@ class LocalDialect:
         parts = [
             _tables(content),
             functions_of("local_model", *_FUNCTIONS),
-            "GROUPS = groups()",
+            "GROUPS = groups()\nTURN = []  # what the last function with a gradient of its own handed on",
             *(part if any("part(p" in function for function in content.functions) else []),
             *content.functions,
             optimizer_text(content.optimizer, content.top, stages=False, idle=False),
             *schedule_text(content.optimizer),
-            functions_of("whole_model", "train_step"),
-            functions_of("local_model", "load_parameters", "save_checkpoint", "batches"),
+            functions_of(
+                "local_model", "train_step", "load_parameters", "save_checkpoint", "batches"
+            ),
             main_function(content),
         ]
         body = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"

@@ -20,6 +20,7 @@ PLACE = (0,)
 GROUPS = [[[0]]]
 B, P = "B", "P"
 LOSS: list[Any] = [B]
+TURN: list[Any] = []
 PARAMETERS: dict[str, Any] = {}
 BUFFERS: dict[str, Any] = {}
 INPUTS: dict[str, Any] = {}
@@ -123,7 +124,7 @@ def stretched(tensor, axis, dim):
 
 def first_only(tensor, axis):
     """Return the value on the first place of an axis, and zeros on the others."""
-    # The tensor itself would be a parameter without a gradient, as the result of an autograd function.
+    # A parameter that is the result of an autograd function itself would get no gradient.
     return tensor.clone() if PLACE[axis] == 0 else flow.zeros_like(tensor)
 
 
@@ -162,40 +163,49 @@ def moved(tensor, before, after):
     return tensor
 
 
+def in_turn(tensor, forward, backward):
+    """Return forward(tensor), through which a gradient goes back by `backward`, in turn.
+
+    OneFlow runs what is independent in the backward pass in any order, not the same on every rank, but
+    all ranks have to call collectives in one order. So each such function also hands on a tensor that
+    the next one reads: then each has to wait in the backward pass for the one behind it.
+    """
+    if not tensor.requires_grad:
+        return forward(tensor)
+
+    class InTurn(flow.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, turn):
+            return forward(x), turn.clone()
+
+        @staticmethod
+        def backward(ctx, gradient, turn):
+            return backward(gradient), turn
+
+    made, TURN[0] = InTurn.apply(tensor, TURN[0])
+    return made
+
+
 def boxed(tensor, before, after, late=()):
     """Return a tensor in another state; its gradient goes back from the dual of that state.
 
     Over the axes that are `late` all places have summands of it.
     """
     back = [P if axis in late else entry for axis, entry in enumerate(dual(after))]
-
-    class Boxed(flow.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return moved(x, before, after)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return moved(gradient, back, dual(before))
-
-    return Boxed.apply(tensor)
+    return in_turn(
+        tensor, lambda x: moved(x, before, after), lambda x: moved(x, back, dual(before))
+    )
 
 
 def summed_back(tensor, *axes):
     """Return a tensor that every place of some axes reads; its gradients are added up over these."""
 
-    class Read(flow.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 1
+    def total(gradient):
+        for axis in axes:
+            gradient = summed(gradient, axis)
+        return gradient
 
-        @staticmethod
-        def backward(ctx, gradient):
-            for axis in axes:
-                gradient = summed(gradient, axis)
-            return gradient
-
-    return Read.apply(tensor)
+    return in_turn(tensor, lambda x: x.clone(), total)
 
 
 def as_local(array, state):
@@ -207,6 +217,26 @@ def as_whole(tensor, state=None):
     """Return the whole of a tensor that is in a state, of the loss by default, as an array."""
     state = LOSS if state is None else state
     return moved(tensor.detach(), state, [B] * len(state)).numpy().copy()
+
+
+def loss_of(params, *inputs):
+    """Stand for the model's function."""
+    return sum(inputs)
+
+
+def update(params, optimizer):
+    """Stand for the update of the plan's optimizer."""
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def train_step(params, optimizer, *inputs):
+    """Run forward, backward and update on this rank's part of a batch; return the loss."""
+    TURN[:] = [flow.zeros(1, device=DEVICE, requires_grad=True)]
+    loss = loss_of(params, *inputs)
+    (loss + 0 * TURN[0].sum()).backward()
+    update(params, optimizer)
+    return loss
 
 
 def load_parameters(path):
