@@ -144,7 +144,15 @@ class LocalDialect:
         return value
 
     def script(self, content: ScriptContent) -> str:
-        """Return the text of a whole script."""
+        """Return the text of a whole script.
+
+        Raises:
+            AutoDDLError: gradients are clipped, by a norm that no rank has all of.
+        """
+        if content.optimizer is not None and content.optimizer.clips:
+            raise AutoDDLError(
+                "codegen: clipping of gradients is not written over shares yet; plan with shares=False"
+            )
         part = [functions_of("module_parameters", "part")]
         parts = [
             _tables(content),
