@@ -132,7 +132,7 @@ class Plan(PlanValue):
         each other choice gets a `budget`, in seconds or as for `optimize`; with 0 there is none.
 
         Raises:
-            AutoDDLError: the plan has stages, or there is no such profile, module or state.
+            AutoDDLError: there is no such profile, module or state; why is asked of a plan with stages.
         """
         from autoddl.explain.explanation import explain
         from autoddl.report.explanation_text import Explained

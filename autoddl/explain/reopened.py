@@ -69,8 +69,8 @@ def check_whole(plan: PlanValue) -> None:
     if plan.pipelined:
         parts, micro = len(plan.parts), plan.micro_batches
         raise AutoDDLError(
-            f"explain: the plan has {parts} stages and {micro} micro-batches; explained so far are plans "
-            "of one stage and one micro-batch; print(plan) has a row per stage and module"
+            f"explain: the plan has {parts} stages and {micro} micro-batches; other choices are priced "
+            "for plans of one stage and one micro-batch so far; without why it tells what stages wait for"
         )
 
 

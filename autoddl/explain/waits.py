@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from autoddl.explain.layer_rows import GRAPH, joined
 from autoddl.perfmodel.timeline import StepTimeline
+from autoddl.plan.value import PlanValue
 from autoddl.sbp.boxing import LOCAL
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.blocks import pattern
@@ -41,6 +42,42 @@ class Waits:
     step_s: float
     layers: tuple[Waited, ...]
     links: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class StageWait:
+    """What a stage does in a step, and how long it waits for others, as a share of the step.
+
+    `passes_s` are the seconds of the forward and backward pass of a micro-batch, and of what comes once
+    per step. Plans made by hand have no seconds.
+    """
+
+    number: int
+    devices: str
+    passes_s: tuple[float, ...]
+    in_flight: int | None
+    idle: float | None
+    memory_bytes: int
+
+
+def stage_waits(plan: PlanValue) -> tuple[StageWait, ...]:
+    """Return what each stage of a plan does and waits for; none of a plan without stages."""
+    if not plan.pipelined:
+        return ()
+    timeline = plan.timeline if all(part.work is not None for part in plan.parts) else None
+    return tuple(
+        StageWait(
+            number, " ".join((str(part.mesh), *part.kinds)),
+            () if part.work is None else tuple(
+                sum(seconds for _, seconds in each)
+                for each in (part.work.forward, part.work.backward, part.work.once)
+            ),
+            timeline.in_flight[number] if timeline else None,
+            timeline.idle[number] if timeline else None,
+            part.memory_bytes,
+        )
+        for number, part in enumerate(plan.parts)
+    )  # fmt: skip
 
 
 def waits_of(timeline: StepTimeline) -> Waits:

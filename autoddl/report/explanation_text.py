@@ -12,7 +12,7 @@ from rich.table import Table
 from autoddl.explain.alternatives import Alternative, Why
 from autoddl.explain.certainty import Certainty
 from autoddl.explain.explanation import Explanation
-from autoddl.explain.waits import COMPUTE, Waits
+from autoddl.explain.waits import COMPUTE, StageWait, Waits
 from autoddl.explain.why_not import WhyNot
 from autoddl.report.plan_text import WIDTH, shown
 from autoddl.units import bytes_text, seconds_text
@@ -51,7 +51,9 @@ def explanation_text(told: Explanation) -> str:
         _print_why(console, why)
     if told.why_not is not None:
         _print_why_not(console, told.why_not)
-    if told.waits is not None:
+    if told.stages:
+        console.print(_stages(told.stages))
+    elif told.waits is not None:
         console.print(_waits(told.waits))
     elif told.layers:
         console.print(
@@ -116,14 +118,34 @@ def _alternatives(others: Sequence[Alternative], step_s: float, memory_bytes: in
 
 def _layers(told: Explanation) -> Table:
     table = Table(title=shown(f"what each device of {told.devices} does; seconds of all of a row"))
+    if told.stages:
+        table.add_column("stage")
     for name in ("layer", "main op", "how it is cut"):
         table.add_column(name, overflow="fold")
     for name in ("compute", "comm.", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in told.layers:
         table.add_row(
+            *([str(row.stage)] if told.stages else []),
             shown(row.name), shown(row.op_type), shown(row.words), seconds_text(row.compute_s),
             seconds_text(row.communication_s), bytes_text(row.memory_bytes),
+        )  # fmt: skip
+    return table
+
+
+def _stages(stages: Sequence[StageWait]) -> Table:
+    """Return the seconds of each stage, and how long it waits for the others."""
+    table = Table(title="what the step waits for: its stages, seconds of one micro-batch")
+    for name in ("stage", "devices"):
+        table.add_column(name, overflow="fold")
+    for name in ("forward", "backward", "once per step", "in flight", "waits", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in stages:
+        passes = [seconds_text(s) for s in each.passes_s] or ["-"] * 3
+        table.add_row(
+            str(each.number), shown(each.devices), *passes,
+            "-" if each.in_flight is None else str(each.in_flight),
+            "-" if each.idle is None else f"{each.idle:.1%}", bytes_text(each.memory_bytes),
         )  # fmt: skip
     return table
 

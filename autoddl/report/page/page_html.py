@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from autoddl import store
 from autoddl.errors import AutoDDLError, printable, shortened
+from autoddl.explain.waits import stage_waits
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan.value import Estimate, PlanValue
 from autoddl.report.page import page_charts as charts
@@ -92,7 +93,7 @@ def _context(values: PageValues) -> dict[str, Any]:
         "v": values, "plan": plan, "facts": _facts(plan), "most": MOST_ROWS, "charts": charts,
         "rows": [_compared(row, bar, plan) for row, bar in zip(rows, charts.bars(rows), strict=True)],
         "tied": {name for name, _ in values.certain.tied},
-        "stages": _stages(plan) if plan.pipelined else (),
+        "stages": stage_waits(plan),
         "waits": charts.waits_bar(values.waits) if values.waits else (),
         "lanes": charts.lanes(plan, values.timeline) if values.timeline else (),
         "area": _area(values), "scatter": charts.scatter(values.points) if values.points else None,
@@ -148,23 +149,3 @@ def _facts(plan: PlanValue) -> list[tuple[str, str]]:
     if ways:
         facts.append(("Way of running", "; ".join(ways)))
     return facts
-
-
-def _stages(plan: PlanValue) -> list[dict[str, Any]]:
-    """Return a row for each stage: its devices, seconds, waiting and memory."""
-    known = all(part.work is not None for part in plan.parts)
-    timeline = plan.timeline if known else None
-    rows = []
-    for number, part in enumerate(plan.parts):
-        work = part.work
-        passes = () if work is None else (work.forward, work.backward, work.once)
-        rows.append(
-            {
-                "number": number, "devices": " ".join((str(part.mesh), *part.kinds)),
-                "passes_s": [sum(s for _, s in each) for each in passes],
-                "idle": timeline.idle[number] if timeline else None,
-                "in_flight": timeline.in_flight[number] if timeline else None,
-                "memory_bytes": part.memory_bytes,
-            }
-        )  # fmt: skip
-    return rows

@@ -53,7 +53,10 @@ def test_a_plan_of_another_version(file: Path, capsys: pytest.CaptureFixture[str
 
 def test_a_plan_with_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     planned("transformer", mesh="2", pipeline=2, micro_batches=4).save(tmp_path / "plan.json")
-    assert "2 stages and 4 micro-batches" in error_of([str(tmp_path / "plan.json")], capsys)
+    file = str(tmp_path / "plan.json")
+    assert "2 stages and 4 micro-batches" in error_of([file, "--why", "model.head"], capsys)
+    assert main(["explain", file]) == 0
+    assert "what the step waits for: its stages" in capsys.readouterr().out
 
 
 def test_names_put_nothing_into_the_terminal(tmp_path: Path) -> None:

@@ -75,11 +75,37 @@ def test_plans_of_all_kinds(kind: str) -> None:
     assert "fc1" in str(plan.explain(module, profile=profile, budget=0))
 
 
-def test_stages_are_refused_in_one_line() -> None:
+def test_other_choices_of_plans_with_stages_are_refused_in_one_line() -> None:
     plan = planned("transformer", mesh="2", pipeline=2, micro_batches=4)
-    with pytest.raises(AutoDDLError, match="the plan has 2 stages and 4 micro-batches") as error:
-        plan.explain(profile=cluster())
-    assert "\n" not in str(error.value)
+    for asked, told in (
+        ({"why": "model.head"}, "the plan has 2 stages and 4 micro-batches"),
+        ({"profile": cluster()}, "has its seconds in it; leave out the profile"),
+    ):
+        with pytest.raises(AutoDDLError, match=told) as error:
+            plan.explain(**asked)
+        assert "\n" not in str(error.value)
+
+
+def test_stages_say_what_they_do_and_wait_for() -> None:
+    """The seconds of a stage are those of the simulated step: what is busy, and what is not."""
+    plan = planned("transformer", mesh="2", pipeline=2, micro_batches=4)
+    told = plan.explain()
+    assert [stage.devices for stage in told.stages] == ["2", "2"]
+    for stage, part, idle in zip(told.stages, plan.parts, plan.timeline.idle, strict=True):
+        spans = [s for s in plan.timeline.spans if s.stage == stage.number and "→" not in s.stream]
+        forward, backward, once = (
+            sum(s.end_s - s.start_s for s in spans if s.name.startswith(name)) for name in "FBo"
+        )
+        assert stage.passes_s == pytest.approx((forward / 4, backward / 4, once))
+        assert (stage.idle, stage.memory_bytes) == (idle, part.memory_bytes)
+        assert idle == pytest.approx(
+            1 - (forward + backward + once) / plan.estimate.step_s, abs=0.02
+        )
+    assert {row.stage for row in told.layers} == {0, 1}
+    rows_s = sum(row.compute_s for row in plan.rows)  # with modules that have no forward pass
+    assert sum(row.compute_s for row in told.layers) == pytest.approx(rows_s, rel=0.01)
+    text = str(told)
+    assert "what the step waits for: its stages" in text and "certain: " in text
 
 
 def test_states_of_another_space_are_refused() -> None:
