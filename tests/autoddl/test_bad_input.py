@@ -95,17 +95,17 @@ def test_a_batch_stays_whole_over_axes_that_do_not_divide_it(
 
 def test_memory_that_holds_no_assignment_says_how_much_is_missing() -> None:
     program = mlp(batch=8, sizes=(16, 32, 8), optimizer="adam")
-    message = refusal(graph=program, memory=100)
+    message = refusal(graph=program, memory=100, budget=2)
     least = found_for(message)
     assert f"{least - 100:,} B more" in message
-    assert f"{1:,} B more" in refusal(graph=program, memory=least - 1)
+    assert f"{1:,} B more" in refusal(graph=program, memory=least - 1, budget=2)
 
 
 @pytest.mark.parametrize("search", ["coordinate", "data parallel"])
 def test_a_plan_fits_with_all_its_memory(search: str) -> None:
     program = mlp(batch=8, sizes=(16, 32, 8), optimizer="adam")
     held = build(program, Mesh.parse("2x2"), profiles.load(None)).least_memory_bytes
-    message = refusal(graph=program, memory=2 * held, search=search)
+    message = refusal(graph=program, memory=2 * held, search=search, budget=2)
     needed = found_for(message)
     assert f"{needed - 2 * held:,} B more" in message
     plan = optimize(program, mesh="2x2", memory=needed, search=search)
