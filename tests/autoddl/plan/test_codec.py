@@ -101,7 +101,7 @@ def test_plans_are_written_so_today() -> None:
         (("parts", 1, "arrivals", 0, "source"), 9, "$.parts[1].arrivals: from part 9 to 1"),
         (("estimate", "compute_s"), "fast", "$.estimate.compute_s: expected `float`"),
         (("search", "solver"), "a\nb", "allowed is text without line ends"),
-        (("engine",), "jax", "$.engine: got 'jax'; allowed are oneflow or None"),
+        (("engine",), "jax", "$.engine: got 'jax'; allowed are oneflow, script or None"),
         (("search", "objective"), "cost", "$.search.objective: 'cost'; known are time, sum"),
         (("compute_stream",), None, "$.compute_stream"),
         (("program", "ops"), 3, "$.program"),
