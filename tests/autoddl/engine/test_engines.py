@@ -48,7 +48,8 @@ def test_loading_an_engine_imports_nothing_of_it(name: str) -> None:
 
 def test_others_are_refused() -> None:
     for find in (engines.load, engines.model):
-        with pytest.raises(AutoDDLError, match=r"^engine: got 'jax'; allowed are oneflow, script or None$"):
+        told = r"^engine: got 'jax'; allowed are oneflow, script or None$"
+        with pytest.raises(AutoDDLError, match=told):
             find("jax")
 
 
