@@ -120,7 +120,9 @@ def test_without_an_engine_axes_cut_in_any_order(tmp_path: Path) -> None:
 
 
 def test_other_engines_are_refused() -> None:
-    with pytest.raises(AutoDDLError, match="engine: got 'jax'; allowed are oneflow, script or None"):
+    with pytest.raises(
+        AutoDDLError, match="engine: got 'jax'; allowed are oneflow, script or None"
+    ):
         plan("time", engine="jax")
 
 
