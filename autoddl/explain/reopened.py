@@ -10,6 +10,7 @@ import numpy as np
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
+from autoddl.plan.priced_with import check_prices
 from autoddl.plan.value import PlanValue
 from autoddl.planner.plan_options import EXACT, SHARDED
 from autoddl.planner.request import Request
@@ -81,6 +82,7 @@ def reopened(plan: PlanValue, profile: Profile) -> Reopened:
         AutoDDLError: it has stages, or states that are none of the problem's choices.
     """
     check_whole(plan)
+    check_prices(plan, "plan")
     problems = list[str]()
     for allowed in ALLOWED:
         request = request_of(plan, profile, allowed)

@@ -11,16 +11,31 @@ from autoddl.plan.value import PlanValue
 
 
 def is_known(plan: PlanValue) -> bool:
-    """Tell whether the profile that a plan names is a bundled one."""
-    return plan.profile in profiles.bundled()
+    """Tell whether a plan can be priced with the profile that it names: a bundled one."""
+    return plan.profile in profiles.bundled() and not _has_shares(plan)
+
+
+def check_prices(plan: PlanValue, what: str) -> None:
+    """Raise AutoDDLError for a plan over shares: it does not tell which device is of which kind."""
+    if _has_shares(plan):
+        raise AutoDDLError(
+            f"{what}: the plan is on {plan.devices_text}, whose devices have unlike shares, and can't be "
+            "priced again; plan again with autoddl.optimize"
+        )
+
+
+def _has_shares(plan: PlanValue) -> bool:
+    return any(part.mesh.cuts != part.mesh.shape for part in plan.parts)
 
 
 def profile_of(plan: PlanValue, given: str | Path | Profile | None, what: str) -> Profile:
     """Return the profile of a plan; `what` is asked for, and begins the error.
 
     Raises:
-        AutoDDLError: none is given, and the plan's is not bundled; or as perfmodel.profile.load.
+        AutoDDLError: none is given, and the plan's is not bundled; or as `check_prices`, or as
+            perfmodel.profile.load.
     """
+    check_prices(plan, what)
     if given is None and not is_known(plan):
         raise AutoDDLError(
             f"{what}: the plan was made with profile {shown(plan.profile)}, which is not bundled; give "

@@ -359,10 +359,10 @@ def mesh_of(given: Any, levels: tuple[str, ...]) -> Mesh:
 
 
 def _even(mesh: Mesh) -> Mesh:
-    """Raise AutoDDLError for a mesh with shares: what they cost is not priced yet."""
+    """Raise AutoDDLError for a mesh with shares: it does not tell which device is of which kind."""
     if mesh.cuts != mesh.shape:
         raise AutoDDLError(
-            f"mesh: got {mesh}, of unlike shares; plans are made for even ones so far; give "
-            f"'{'x'.join(map(str, mesh.shape))}'"
+            f"mesh: got {mesh}, of unlike shares, which are chosen for a cluster of several kinds; give "
+            f"such a cluster with engine='script', or mesh='{'x'.join(map(str, mesh.shape))}'"
         )
     return mesh

@@ -13,10 +13,16 @@ from autoddl import codegen
 from autoddl.codegen.dialect import Axes, Dialect, ScriptContent
 from autoddl.codegen.source.expression import Expr, call, quoted
 from autoddl.codegen.templates import Template
+from autoddl.engine.oneflow.model.script_model import SCRIPT
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel import profile as profiles
 from autoddl.plan.value import PlanValue
+from autoddl.planner.assemble import make_plan
+from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.state import NdSbp
-from tests.autoddl.codegen.plans import planned
+from autoddl.search.baselines import BASELINES
+from experiments.lib.oneflow_problems import build
+from tests.autoddl.codegen.plans import generate, planned, with_updates
 from tests.support.pipelines import in_stages
 from tests.support.programs import mlp, transformer
 
@@ -76,3 +82,16 @@ def test_nothing_neutral_says_oneflow(stages: int) -> None:
 def test_a_dialect_refuses_what_its_engine_has_not() -> None:
     with pytest.raises(AutoDDLError, match="eng has meshes of two axes"):
         codegen.generate(planned(mlp(), "2x2x2"), DIALECT)
+
+
+def test_gradients_of_what_is_gathered_are_added_up_as_they_are_scattered() -> None:
+    """ZeRO over shares: not first all of the sum on every rank, and then a slice of it."""
+    program = with_updates(transformer(layers=1, batch=16, length=8, width=32))
+    problem = build(program, Mesh.parse("2:3/1"), profiles.load(None), engine=SCRIPT)
+    found = BASELINES["ZeRO 2"](problem)
+    assert found is not None
+    text = generate(make_plan(problem, problem.result("ZeRO 2", found)))
+    gathers = [line for line in text.splitlines() if "weight = boxed(" in line and "[B]" in line]
+    assert gathers
+    assert all("late=(0,)" in line for line in gathers), gathers
+    assert "summed_back(weight" not in text

@@ -145,3 +145,27 @@ def test_wrong_words(value: object) -> None:
 def test_a_mesh_with_shares_can_not_be_asked_for_yet() -> None:
     with pytest.raises(AutoDDLError, match="mesh: got 2:3/1, of unlike shares"):
         autoddl.optimize(WIDE, mesh="2:3/1", profile=cluster())
+
+
+def test_what_prices_again_refuses_shares_in_one_line(tmp_path: Path) -> None:
+    """The plan does not say which device is of which kind; what needs no prices is told."""
+    plan = autoddl.optimize(
+        WIDE, cluster="1*fast + 1*slow", profile=PROFILE, engine="script", pipeline=1, budget=SOME
+    )
+    assert plan.mesh.cuts != plan.mesh.shape
+    asked = (
+        lambda: plan.explain(profile=PROFILE),
+        lambda: plan.recost(PROFILE, again=False),
+        lambda: plan.report(tmp_path / "a.html", profile=PROFILE),
+        lambda: plan.trace(tmp_path / "a.json", profile=PROFILE),
+    )
+    for ask in asked:
+        with pytest.raises(
+            AutoDDLError, match=r"on mesh 2:\d+/\d+, whose devices have unlike shares"
+        ):
+            ask()
+    with pytest.raises(AutoDDLError, match="made for engine 'script'"):
+        plan.check_runnable()
+    assert list(tmp_path.iterdir()) == []
+    assert "certain: " in str(plan.explain())
+    plan.report(tmp_path / "plan.html")
