@@ -39,6 +39,7 @@ Seconds = Annotated[float, Meta(ge=-_ROUNDING, le=1e9)]
 Share = Annotated[float, Meta(ge=-_ROUNDING, le=1)]
 Bytes = Annotated[int, Meta(ge=0, le=1 << 62)]
 Count = Annotated[int, Meta(ge=0, le=1 << 40)]
+Times = Annotated[float, Meta(ge=1, le=1e9)]
 """Ranges of what is predicted or counted, which files are held to where their values are decoded."""
 
 

@@ -2,7 +2,8 @@
 
 Of a fast and a slow device with the shares 3/1 an op takes the longer of what the fast one needs for
 three units and the slow one for one. Where nothing has shares all places have the same portion, and
-an op takes as long as on the slowest device.
+an op takes as long as on the slowest device. Memory is that of the place which has least to spare:
+48 GB of 80 GB count as 19.2 GB of 32 GB, where that is the memory of the smallest device.
 
 Source: HAP (seed 001), max_j comp_j(B_j); here op by op, which is no less than its maximum of sums.
 """
@@ -21,10 +22,14 @@ from autoddl.sbp.shares import Cut
 
 @dataclass(frozen=True)
 class MeshPlace:
-    """What devices have the same portion of what each axis cuts, one of each kind."""
+    """What devices have the same portion of what each axis cuts, one of each kind.
+
+    They have `room` times as much memory as the smallest device of the mesh.
+    """
 
     cuts: tuple[Cut, ...]
     devices: tuple[Device, ...]
+    room: float = 1.0
 
 
 def places_of(mesh: Mesh, profile: Profile, kinds: Sequence[str] = ()) -> tuple[MeshPlace, ...]:
@@ -38,7 +43,11 @@ def places_of(mesh: Mesh, profile: Profile, kinds: Sequence[str] = ()) -> tuple[
     for rank in range(mesh.size):
         told = [kinds[rank]] if kinds and kinds[rank] in profile.devices else profile.devices
         found.setdefault(mesh.portion(rank), {}).update({k: profile.devices[k] for k in told})
-    return tuple(MeshPlace(cuts, tuple(devices.values())) for cuts, devices in found.items())
+    memory = [min(d.memory_bytes for d in devices.values()) for devices in found.values()]
+    return tuple(
+        MeshPlace(cuts, tuple(devices.values()), most / min(memory))
+        for (cuts, devices), most in zip(found.items(), memory, strict=True)
+    )
 
 
 def slowest(

@@ -53,7 +53,7 @@ class Recost:
     @property
     def fits(self) -> bool:
         """Tell whether the plan fits into the memory of the devices now."""
-        return self.now.memory_bytes <= self.limit_bytes
+        return self.now.counted_bytes <= self.limit_bytes
 
     @property
     def gain(self) -> float | None:

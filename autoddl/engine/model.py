@@ -21,6 +21,7 @@ not run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
@@ -39,7 +40,7 @@ class MemoryEstimate:
     `parameters` includes the model's buffers (running statistics); `activations_peak` also inputs and
     the gradients of activations; `buffers` are copies that redistributions make, workspaces, outputs,
     and gaps between what overlaps in memory. `alive` names what is in memory then, with its bytes,
-    largest first.
+    largest first. Where devices have unlike memory this one has `room` times that of the smallest.
     """
 
     parameters: int
@@ -48,11 +49,22 @@ class MemoryEstimate:
     activations_peak: int
     buffers: int
     alive: tuple[tuple[str, int], ...] = ()
+    room: float = 1.0
 
     @property
     def total(self) -> int:
         variables = self.parameters + self.gradients + self.optimizer_states
         return variables + self.activations_peak + self.buffers
+
+    @property
+    def counted(self) -> int:
+        """Return what counts against the memory of the smallest device."""
+        return counted(self.total, self.room)
+
+
+def counted(size_bytes: int, room: float) -> int:
+    """Return what bytes on a device of `room` times as much memory count on the smallest one."""
+    return size_bytes if room == 1.0 else math.ceil(size_bytes / room)
 
 
 @dataclass(frozen=True)

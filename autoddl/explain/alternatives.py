@@ -90,7 +90,7 @@ def _why(found: Reopened, asked: Asked, budget: Budget | None) -> Why:
     best = sorted(fixed, key=lambda choice: fixed[choice].step_s)[:SHOWN]
     return Why(
         asked.name, text(found, asked, now), words(found, asked, now), len(domain.choices),
-        found.chosen.step_s, found.chosen.memory_bytes,
+        found.chosen.step_s, found.chosen.memory.total,
         tuple(alternative(found, asked, n, fixed=fixed[n], pinned=[n], budget=budget) for n in best),
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ def alternative(
         MEMORY if note == NO_ROOM or (again is None and not fits) else decider(found.chosen, judged)
     )
     return Alternative(
-        text(found, asked, choice), words(found, asked, choice), fixed.step_s, fixed.memory_bytes,
+        text(found, asked, choice), words(found, asked, choice), fixed.step_s, fixed.memory.total,
         fits, None if again is None else again.step_s, note, decides, are_tied(found.chosen, judged),
     )  # fmt: skip
 

@@ -36,8 +36,8 @@ def pareto(plan: PlanValue, found: Reopened | None = None) -> tuple[ParetoPoint,
 
     With prices also what short searches find within less memory; they stop where nothing fits.
     """
-    points = [ParetoPoint("plan", plan.estimate.step_s, plan.estimate.memory_bytes)]
-    points += [ParetoPoint(row.name, row.step_s, row.memory_bytes) for row in plan.baselines]
+    points = [ParetoPoint("plan", plan.estimate.step_s, plan.estimate.counted_bytes)]
+    points += [ParetoPoint(row.name, row.step_s, row.counted_bytes) for row in plan.baselines]
     for each in plan.search.outcomes:
         if each.step_s is None or not each.memory_bytes:
             continue
@@ -49,7 +49,7 @@ def pareto(plan: PlanValue, found: Reopened | None = None) -> tuple[ParetoPoint,
                 ParetoPoint(f"mesh {each.mesh}" if whole else told, each.step_s, each.memory_bytes)
             )
     if found is not None:
-        points += replanned(found, plan.estimate.memory_bytes)
+        points += replanned(found, plan.estimate.counted_bytes)
     return with_front(points)
 
 

@@ -45,7 +45,7 @@ def why_not(found: Reopened, name: str, wanted: str, budget: Budget | None) -> W
     meant, domain = wanted_states(wanted, mesh), domain_of(found, asked)
     now = domain.choices[chosen(found, asked)][asked.operand]
     plan = found.chosen
-    told = WhyNot(asked.tensor, wanted, str(now), plan.step_s, plan.memory_bytes)
+    told = WhyNot(asked.tensor, wanted, str(now), plan.step_s, plan.memory.total)
     if meant.has(now):
         return replace(told, reason="the plan has it")
     with_it = [n for n, c in enumerate(domain.choices) if meant.has(c[asked.operand])]

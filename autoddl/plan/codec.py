@@ -8,12 +8,12 @@ from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache, partial
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
 from autoddl import json_files
-from autoddl.engine.model import CollectiveQueue, EngineModel
+from autoddl.engine.model import CollectiveQueue, EngineModel, counted
 from autoddl.errors import AutoDDLError
 from autoddl.json_files import Bytes, Count, parsed, shown
 from autoddl.json_files import decode as decode_file
@@ -87,8 +87,7 @@ class _Head(msgspec.Struct):
 
 def to_json(plan: PlanValue) -> dict[str, Any]:
     head = {"format": FORMAT, "version": FORMAT_VERSION}
-    names = [f.name for f in fields(PlanValue) if f.name != "queue" or plan.queue is not None]
-    return head | {name: _plain(getattr(plan, name)) for name in names}
+    return head | cast(dict[str, Any], _plain(plan))
 
 
 def encode(plan: PlanValue) -> bytes:
@@ -105,6 +104,7 @@ def save(plan: PlanValue, path: str | Path) -> None:
 
 
 _text = lru_cache(maxsize=1 << 12)(str)
+_UNSAID = {"queue": None, "trials": (), "room": 1.0}  # what files leave out
 
 
 def _plain(value: Any) -> Any:
@@ -117,10 +117,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Program):
         return value.to_json()
     if is_dataclass(value):
-        layout = isinstance(value, Layout)  # which has columns where its file has names
-        names = _LayoutFile.__struct_fields__ if layout else [f.name for f in fields(value)]
-        untried = isinstance(value, SearchReport) and not value.trials
-        return {n: _plain(getattr(value, n)) for n in names if not (untried and n == "trials")}
+        if isinstance(value, Layout):  # which has columns where its file has names
+            return {n: _plain(getattr(value, n)) for n in _LayoutFile.__struct_fields__}
+        every = {f.name: getattr(value, f.name) for f in fields(value)}
+        return {n: _plain(v) for n, v in every.items() if n not in _UNSAID or v != _UNSAID[n]}
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -316,7 +316,7 @@ def _check(plan: PlanValue) -> None:
 def _check_found(plan: PlanValue) -> None:
     """Raise where a plan is not what its own search has found: more memory, other micro-batches."""
     limit, unlike = plan.memory_limit_bytes, any(part.kinds for part in plan.parts)
-    needed = [part.memory_bytes for part in plan.parts]
+    needed = [counted(part.memory_bytes, plan.estimate.room) for part in plan.parts]
     if limit is not None and limit < (min(needed) if unlike else max(needed)):
         raise AutoDDLError(
             f"$.memory_limit_bytes: {limit}, but the plan needs {max(needed)}; a plan keeps to its limit"

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autoddl.engine.model import CollectiveQueue, EngineModel
+from autoddl.engine.model import CollectiveQueue, EngineModel, counted
 from autoddl.errors import AutoDDLError
-from autoddl.json_files import Bytes, Seconds
+from autoddl.json_files import Bytes, Seconds, Times
 from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep, StageWork, TransferWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, simulate
 from autoddl.plan.search_report import SearchReport
@@ -108,9 +108,10 @@ class Estimate:
 
     `overlap_s` are the seconds in which ops and boxings go on at once (perfmodel.timeline), and those
     that collectives spare which share a launch.
-    `memory_bytes` is all that the engine allocates on the device that needs most; `uncertainty_s` is how
-    far the step time may be off by what the profile's own fits and the model miss. With stages compute
-    and communication are those of the busiest stage, which waits `idle_s` for others.
+    `memory_bytes` is all that the engine allocates on the device that has least to spare, which has
+    `room` times as much as the smallest; `uncertainty_s` is how far the step time may be off by what the
+    profile's own fits and the model miss. With stages compute and communication are those of the busiest
+    stage, which waits `idle_s` for others.
     """
 
     name: str
@@ -120,11 +121,17 @@ class Estimate:
     uncertainty_s: Seconds = 0.0
     overlap_s: Seconds = 0.0
     idle_s: Seconds = 0.0
+    room: Times = 1.0
 
     @property
     def step_s(self) -> float:
         """Return the seconds of a step: compute plus communication, less what overlaps, and waiting."""
         return self.compute_s + self.communication_s - self.overlap_s + self.idle_s
+
+    @property
+    def counted_bytes(self) -> int:
+        """Return what its memory counts against that of the smallest device."""
+        return counted(self.memory_bytes, self.room)
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from autoddl.engine.model import StreamUse
 from autoddl.planner.request import Request
-from autoddl.planner.share_vectors import alternated_mesh, share_meshes
+from autoddl.planner.share_vectors import TURNS, alternated_mesh, share_meshes
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.solvers.named import HAP
@@ -55,22 +54,28 @@ class Candidate:
         return self.stages != 1 or self.micro_batches > 1
 
 
-def meshes_and_ways(request: Request) -> Iterator[tuple[Mesh, tuple[StreamUse, ...]]]:
-    """Yield the meshes of plans without stages, each with the ways to run boxings that it has.
+def mesh_rounds(request: Request) -> Iterator[Sequence[Mesh]]:
+    """Yield the meshes of plans without stages: first those that cut evenly, then those with shares.
 
-    Where it has none of those that are asked for the making of its problem is refused. Those with shares
-    come last.
+    The third round and what follows are worth a search where no plan of those with shares fits.
     """
-    meshes: Iterable[Mesh]
     if request.search == HAP:
-        meshes = [alternated_mesh(request)]
+        yield [alternated_mesh(request)]
     elif request.mesh is not None:
-        meshes = [request.mesh]
+        yield [request.mesh]
     else:
-        meshes = chain(request.cluster.meshes(request.most_axes), share_meshes(request))
-    for mesh in meshes:
-        ways = request.ways_of()
-        yield mesh, tuple(way for way in ways if way.runs_on(mesh)) or ways
+        yield list(request.cluster.meshes(request.most_axes))
+        for turn in range(TURNS):
+            yield list(share_meshes(request, turn))
+
+
+def ways_on(request: Request, mesh: Mesh) -> tuple[StreamUse, ...]:
+    """Return the ways to run boxings that a mesh has.
+
+    Where it has none of those that are asked for the making of its problem is refused.
+    """
+    ways = request.ways_of()
+    return tuple(way for way in ways if way.runs_on(mesh)) or ways
 
 
 def too_large(program: Program, mesh: Mesh) -> bool:

@@ -13,7 +13,7 @@ from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.search_report import Outcome
 from autoddl.plan.value import ROOMY, PlanValue
 from autoddl.planner.assemble import plan_of, report_of
-from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, too_large
+from autoddl.planner.candidate_plans import Candidate, mesh_rounds, too_large, ways_on
 from autoddl.planner.channel_statistics import check_statistics
 from autoddl.planner.plan_options import AUTO, LAYERS
 from autoddl.planner.race import Race, Solution
@@ -22,6 +22,7 @@ from autoddl.planner.stages.staged_trial import staged_trials
 from autoddl.planner.whole.halved import can_be_worth, halved
 from autoddl.planner.whole.less_again import with_again, with_less
 from autoddl.planner.whole.whole_step import OnMesh, WholeStep
+from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.in_parts.sync_batchnorm import synchronised
 from autoddl.sbp.rewrites.in_parts.whole_masks import with_whole_masks
@@ -36,7 +37,7 @@ from autoddl.search.solvers.named import SOLVERS
 
 TOO_LARGE = "too many states"
 # What the best plan had to beat, as baselines
-WHOLE_BATCH, ONE_STAGE, IN_PARTS = "one batch", "one stage", "in parts"
+WHOLE_BATCH, ONE_STAGE, IN_PARTS, EVEN = "one batch", "one stage", "in parts", "even cuts"
 NONE_AGAIN, ALL_AGAIN = "nothing again", "whole layers again"
 STAGES = 0.5  # of the budget for stages where whole steps have spent it and none of them fits
 # Of the budget for the whole batch where halves may be better, which have twice the ops; and for
@@ -202,18 +203,20 @@ def _unstaged(request: Request, race: Race, allowance: Allowance) -> Race:
 
     Meshes with shares get as much again, after the others: so no plan is slower for them.
     """
-    meshes = dict(meshes_and_ways(request))
-    wide = {m for m in meshes if len(meshes) > 1 and too_large(request.program, m)}
-    even = [mesh for mesh in meshes if mesh.cuts == mesh.shape]
-    for some in (even, [mesh for mesh in meshes if mesh.cuts != mesh.shape]):
+    meshes, wide = list[Mesh](), set[Mesh]()
+    for number, some in enumerate(mesh_rounds(request)):
+        meshes += some
+        wide |= {m for m in some if len(meshes) > 1 and too_large(request.program, m)}
         places = [
-            OnMesh(request, mesh, number, meshes[mesh], allowance.seconds / len(some))
-            for number, mesh in enumerate(some)
+            OnMesh(request, mesh, turn, ways_on(request, mesh), allowance.seconds / len(some))
+            for turn, mesh in enumerate(some)
             if mesh not in wide
         ]
         if places:
-            own = allowance if some is even else allowance.next(allowance.seconds)
+            own = allowance.next(allowance.seconds) if number else allowance
             race.run((WholeStep(place, way) for place in places for way in place.ways), own)
+        if number and not race.lacks_memory(some):
+            break
     if race.best is None:
         raise race.failure() or InfeasibleError(
             f"mesh: tensors have too many states on all meshes {', '.join(map(str, meshes))}; give one"
@@ -291,6 +294,8 @@ def _made(request: Request, race: Race, seconds: float) -> PlanValue:
         name, old, new = ONE_STAGE, before.candidate, after.candidate
         if new.duplex:
             name = WHOLE_BATCH
+        elif new.pipelined == old.pipelined and _cuts_evenly(old) and not _cuts_evenly(new):
+            name = EVEN
         elif not new.pipelined and new.recomputed != old.recomputed:
             name = ALL_AGAIN if old.recomputed else NONE_AGAIN
         elif new.pipelined == old.pipelined and old.in_parts and not new.in_parts:
@@ -316,6 +321,10 @@ def _made(request: Request, race: Race, seconds: float) -> PlanValue:
         best.found, report, baselines=baselines, limit=request.limit_bytes,
         duplex=best.candidate.duplex,
     )  # fmt: skip
+
+
+def _cuts_evenly(candidate: Candidate) -> bool:
+    return candidate.mesh.cuts == candidate.mesh.shape
 
 
 def _others(request: Request, race: Race, first: PlanValue) -> list[PlanValue]:

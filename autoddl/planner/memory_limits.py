@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import structs
+
 from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel.profile import Profile
 from autoddl.sbp.mesh import Cluster
@@ -39,6 +41,15 @@ def memory_limits(
         for kind in kinds
     }
     return limits, min(limits.values())
+
+
+def with_memory(profile: Profile, limits: Mapping[str, int]) -> Profile:
+    """Return the profile whose devices have so much memory, by kind."""
+    devices = {
+        kind: structs.replace(device, memory_bytes=limits.get(kind, device.memory_bytes))
+        for kind, device in profile.devices.items()
+    }
+    return structs.replace(profile, devices=devices)
 
 
 def parse_bytes(text: str | float) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -22,6 +22,7 @@ from autoddl.plan.value import Estimate
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.planner.whole.one_stage import OneStage
+from autoddl.sbp.mesh import Mesh
 from autoddl.search.budget import Allowance
 from autoddl.search.result import SearchResult
 
@@ -158,6 +159,12 @@ class Race:
         if best is not None and (mine is None or best.judged_s < mine.judged_s):
             self.best = best
             self.winners += other.winners
+
+    def lacks_memory(self, meshes: Collection[Mesh]) -> bool:
+        """Tell whether nothing that was tried on these meshes fits into memory."""
+        notes = {found.note for one, found in self.outcomes.items() if one.mesh in meshes}
+        short = [error for one, error in self.failures if one.mesh in meshes]
+        return notes == {IMPOSSIBLE} and all(isinstance(error, InfeasibleError) for error in short)
 
     def enter(self, solution: Solution) -> None:
         """Take in a solution that was made of another one, if it is better than the best."""

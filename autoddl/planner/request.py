@@ -13,7 +13,7 @@ from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.planner.channel_statistics import check_statistics
-from autoddl.planner.memory_limits import memory_limits
+from autoddl.planner.memory_limits import memory_limits, with_memory
 from autoddl.planner.missing_rules import Ask, engine_signatures
 from autoddl.planner.plan_options import ANY, AUTO, EQUAL, LAYERS, Options
 from autoddl.planner.stages.part_classes import part_classes
@@ -159,6 +159,7 @@ def read(
     if asked.parts == AUTO and not whole.kinds:
         asked = replace(asked, parts=EQUAL)
     limits, limit = memory_limits(asked.memory, known, whole)
+    known = known if limits is None else with_memory(known, limits)
     if hidup and not any(len(live(m.shape)) <= 1 for m in meshes):
         raise AutoDDLError(
             f"search: got {HIDUP!r} on {given or whole}; it splits tensors over one axis of a mesh; give "

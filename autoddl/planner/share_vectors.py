@@ -34,11 +34,15 @@ Floats = npt.NDArray[np.float64]
 
 MOST_UNITS = 16  # of all nodes together: batches are rarely divided by more
 ROUND = 0.25  # of the budget, for each program that HAP's alternation searches for
-TRIED = 3  # vectors for each mesh: each is a search of its own
+TRIED = 3  # vectors for each mesh in a turn: each is a search of its own
+TURNS = 3  # 11/1, 15/1, 7/1; 5/1, 13/3, 3/1; 2/1: the ninth vector is near to even
 
 
-def share_meshes(request: Request) -> Iterator[Mesh]:
-    """Yield the meshes with shares on the outermost level that are worth a search."""
+def share_meshes(request: Request, turn: int = 0) -> Iterator[Mesh]:
+    """Yield the meshes with shares on the outermost level that are worth a search.
+
+    In later turns those come that are worth one where none of the turns before fits into memory.
+    """
     cluster, kinds = request.cluster, Counter(request.cluster.kinds)
     if not (request.shares and request.engine.limits.shares) or len(kinds) < 2 or cluster.sizes:
         return
@@ -48,7 +52,7 @@ def share_meshes(request: Request) -> Iterator[Mesh]:
         if mesh.axes[0].size != outer.size or mesh.axes[0].level != outer.name:
             continue  # an axis of its own for nodes of unlike kinds
         usable = [v for v in vectors if any(n % _units(v, kinds) == 0 for n in lengths)]
-        for vector in usable[:TRIED]:
+        for vector in usable[turn * TRIED : (turn + 1) * TRIED]:
             shares = tuple(vector[kind] for kind in cluster.kinds)
             yield replace(mesh, axes=(replace(mesh.axes[0], shares=shares), *mesh.axes[1:]))
 

@@ -215,4 +215,4 @@ def _cells(row: ModuleCost) -> tuple[str, ...]:
 
 def _memory_text(row: Estimate, limit: int | None) -> str:
     text = bytes_text(row.memory_bytes)
-    return f"{text} (does not fit)" if limit is not None and row.memory_bytes > limit else text
+    return f"{text} (does not fit)" if limit is not None and row.counted_bytes > limit else text

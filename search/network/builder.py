@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from autoddl.engine.model import EngineModel, Limits, StreamUse
+from autoddl.engine.model import EngineModel, Limits, StreamUse, counted
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.places import MeshPlace, places_of, slowest
 from autoddl.perfmodel.profile import Profile
@@ -142,7 +142,13 @@ class _Builder:
         kinds = tuple((t.shape, t.dtype) for t in tensors)
 
         def priced() -> Domain:
-            memory = [sum(local_bytes(t, s, self.mesh.cuts) for t in tensors) for s in possible]
+            memory = [
+                max(
+                    counted(sum(local_bytes(t, s, place.cuts) for t in tensors), place.room)
+                    for place in self.places
+                )
+                for s in possible
+            ]
             choices = tuple({TENSOR: s, GRADIENT: s} for s in possible)
             return Domain(choices, np.zeros(len(possible)), ints(memory))
 
@@ -265,7 +271,10 @@ class _Builder:
             for each, work in works.items()
         }
         sizes = [
-            sum(math.prod(local[o][c[o]]) * operands[o].item_bytes for o in kept) for c in found
+            counted(
+                sum(math.prod(local[o][c[o]]) * operands[o].item_bytes for o in kept), place.room
+            )
+            for c in found
         ]
         return np.array([known[each] for each in shapes]), ints(sizes)
 

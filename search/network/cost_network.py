@@ -32,6 +32,7 @@ from autoddl.sbp.rewrites.recomputed_layers import recomputes
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp, broadcast
 from autoddl.search.network.evaluator import Arrays, Floats, Incidence, Ints, costs_of, states_of
+from autoddl.search.network.placed_memory import PlacedMemory
 from autoddl.search.network.variables import (
     GRADIENT,
     SAVED,
@@ -91,6 +92,8 @@ class Setting:
     @cached_property
     def memory(self) -> StepMemory:
         """Return what layouts take on one device, for all assignments that are estimated."""
+        if len(self.places) > 1:
+            return PlacedMemory(self.engine, self.program, self.places)
         return self.engine.memory(self.program, self.mesh.cuts)
 
 

@@ -6,6 +6,7 @@ import copy as copying
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from autoddl.engine.model import EngineModel, MemoryEstimate
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, StageWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, closed_form_s, simulate
 from autoddl.perfmodel.pipeline.schedules import strict_in_flight
+from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.timeline import MODEL_ERROR
 from autoddl.plan.value import Estimate, pipeline_step
@@ -195,8 +197,9 @@ class Staged(StageMoves):
         hidden_s *= abs(hidden_s) > 1e-9 * step_s  # else it is rounding
         costs = [each.prediction.cost for each in dict.fromkeys(p.assigned for p in self.parts)]
         share = max(cost.uncertainty_s / cost.step_s if cost.step_s else 0.0 for cost in costs)
+        memory = max(self.memory, key=lambda each: each.counted)
         return Estimate(
-            name, compute_s, communication_s, self.memory_bytes,
+            name, compute_s, communication_s, memory.total, room=memory.room,
             uncertainty_s=step_s * math.hypot(MODEL_ERROR, share),
             overlap_s=max(0.0, hidden_s), idle_s=max(0.0, -hidden_s),
         )  # fmt: skip
@@ -209,7 +212,7 @@ class Staged(StageMoves):
 
     @cached_property
     def memory(self) -> tuple[MemoryEstimate, ...]:
-        """Return by stage the memory of the device that needs most."""
+        """Return by stage the memory of the device that has least to spare."""
         found = []
         for stage, ends in enumerate(pairwise((0, *self.bounds, None))):
             key = (
@@ -217,14 +220,21 @@ class Staged(StageMoves):
                 self.joined,
             )  # fmt: skip
             if key not in self.memories:
-                self.memories[key] = self.stage_memory(stage)
+                room = self.room_of(self.assigned(stage).problem.profile)
+                self.memories[key] = replace(self.stage_memory(stage), room=room)
             found.append(self.memories[key])
         return tuple(found)
 
     @property
     def memory_bytes(self) -> int:
-        """Return the memory of the device that needs most."""
-        return max(memory.total for memory in self.memory)
+        """Return that of all stages, as it counts against the memory of the smallest device."""
+        return max(memory.counted for memory in self.memory)
+
+    def room_of(self, stage: Profile) -> float:
+        """Return how many times as much memory as the smallest device those of a stage have."""
+        known, kinds = self.links.profile, self.links.cluster.kinds
+        memory = [known.part([kind]).memory_bytes for kind in dict.fromkeys(kinds)]
+        return stage.memory_bytes / min(memory) if memory else 1.0
 
     def stage_memory(self, stage: int) -> MemoryEstimate:
         """Return the memory of one stage."""

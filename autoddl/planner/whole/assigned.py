@@ -45,14 +45,14 @@ class Assigned:
 
     @cached_property
     def memory(self) -> MemoryEstimate:
-        """Return the memory of the device that needs most, whole (CostNetwork sums up a part)."""
+        """Return the memory of the device with least to spare, whole (CostNetwork sums up a part)."""
         memory, compute_stream = self.problem.setting.memory, self.problem.compute_stream
         return memory.estimate(self.layout, compute_stream=compute_stream)
 
     @property
     def memory_bytes(self) -> int:
-        """Return all bytes of it."""
-        return self.memory.total
+        """Return all bytes of it, as they count against the memory of the smallest device."""
+        return self.memory.counted
 
     @cached_property
     def costs_s(self) -> tuple[float, float]:
@@ -72,6 +72,6 @@ class Assigned:
         """Return a row for the table; launches that collectives share spare seconds as overlap does."""
         spared_s = math.fsum((*self.costs_s, -self.step_s))
         return Estimate(
-            name, *self.costs_s, self.memory_bytes, uncertainty_s=self.prediction.uncertainty_s,
-            overlap_s=spared_s if spared_s > ROUNDING * self.step_s else 0.0,
+            name, *self.costs_s, self.memory.total, uncertainty_s=self.prediction.uncertainty_s,
+            overlap_s=spared_s if spared_s > ROUNDING * self.step_s else 0.0, room=self.memory.room,
         )  # fmt: skip

@@ -89,7 +89,7 @@ def with_less(request: Request, program: Program, every: Solution) -> Solution:
     too_many, middle = len(turns), len(turns) - 1  # nothing again comes first
     while too_many - fits > max(1, len(turns) // PARTS):
         found = with_again(request, program, every, turns[middle])
-        if request.limit_bytes is None or found.row.memory_bytes <= request.limit_bytes:
+        if request.limit_bytes is None or found.row.counted_bytes <= request.limit_bytes:
             best, fits = found, middle
         else:
             too_many = middle

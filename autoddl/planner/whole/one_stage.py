@@ -28,7 +28,7 @@ class OneStage(Staged):
 
     @property
     def memory(self) -> tuple[MemoryEstimate, ...]:
-        """Return the memory of the device that needs most."""
+        """Return the memory of the device that has least to spare."""
         return (self.whole.memory,)
 
     def stage_layout(self, stage: int) -> Layout:

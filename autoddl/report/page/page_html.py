@@ -104,7 +104,10 @@ def _area(values: PageValues) -> charts.Area | None:
     plan, course = values.plan, values.memory
     if course is None or not course.total:
         return None
-    return charts.memory_area(course, plan.estimate.memory_bytes, plan.memory_limit_bytes)
+    step, limit = plan.estimate, plan.memory_limit_bytes
+    return charts.memory_area(
+        course, step.memory_bytes, None if limit is None else int(limit * step.room)
+    )
 
 
 def _compared(row: Estimate, bar: charts.Bar, plan: PlanValue) -> dict[str, Any]:
@@ -113,7 +116,7 @@ def _compared(row: Estimate, bar: charts.Bar, plan: PlanValue) -> dict[str, Any]
     return {
         "row": row, "bar": bar, "own": row is plan.estimate, "more_s": row.step_s - step_s,
         "share": (row.step_s - step_s) / row.step_s if row.step_s else 0.0,
-        "fits": limit is None or row.memory_bytes <= limit,
+        "fits": limit is None or row.counted_bytes <= limit,
     }  # fmt: skip
 
 
