@@ -307,7 +307,9 @@ def optimize(
             that has been built or reads its data itself, and for programs.
         mesh: "2x4", "4", (2, 4) or a Mesh; without it all meshes of the cluster are candidates
             and the best plan is kept, with the gap on its mesh (`plan.search.outcomes` has the others,
-            and the seconds that each was searched).
+            and the seconds that each was searched). "2:3/1" has shares: three units of all that is cut
+            for the first device, one for the second. Beside a cluster of several kinds it is that of all
+            devices, in one stage.
         cluster: nodes x devices, "8x8" or (8, 8), for `mesh=None`; the running ranks if not given, on
             which OneFlow executes one or two axes. All factorisations of both numbers are meshes
             of a cluster, up to those of prime axes. "3*v100x4 + 1*t4x4" are nodes of several kinds of
@@ -368,6 +370,7 @@ def optimize(
             nn.Graph of a process (oneflow.boxing.nccl).
         shares: "auto" lets devices of several kinds have unlike shares of what is cut, in whole units
             such as 3/1, where the engine can, and these are searched as long again; False does not.
+            Shares can be given with the mesh as well, also for devices that are all alike.
         parts: whether stages are on "equal" parts of the devices, or on "any": of unlike sizes and
             meshes. "auto" is any where devices are of several kinds, else equal.
         trials: so many of the best plans are run before the fastest is chosen, on ranks of this machine,

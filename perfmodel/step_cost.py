@@ -20,7 +20,7 @@ import numpy as np
 from autoddl.engine.model import CollectiveQueue
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.boxing_prices import BoxingPrices
-from autoddl.perfmodel.places import MeshPlace, places_of, slowest
+from autoddl.perfmodel.places import places_of, slowest
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Kernel, Link
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
@@ -109,16 +109,16 @@ class StepPrices:
     """Price the ops and boxings of one program on one mesh, equal ones once.
 
     Keep it where several layouts of one program are priced. Ops take what they do at the slowest of the
-    `places`. Boxings of different kinds take what they do
-    alone; collectives of a `queue` may go together (simulation.launch_queue).
+    mesh's places, whose devices are of these `kinds` by rank. Boxings of different kinds take what they
+    do alone; collectives of a `queue` may go together (simulation.launch_queue).
     """
 
     def __init__(
         self, program: Program, mesh: Mesh, profile: Profile, queue: CollectiveQueue | None = None,
-        places: Sequence[MeshPlace] = (),
+        kinds: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.program, self.mesh, self.profile = program, mesh, profile
-        self.places = places or places_of(mesh, profile)
+        self.places = places_of(mesh, profile, kinds)
         self.boxings = BoxingPrices(mesh, profile, queue)
         self._ops: dict[tuple[int, tuple[NdSbp, ...]], Price] = {}
         self._paths: dict[object, tuple[Price, ...]] = {}

@@ -24,6 +24,7 @@ DEFAULT_LEVELS = ("node", "gpu")
 
 MOST_DEVICES = 1 << 20
 MOST_AXES = 9  # of a mesh; the states of a tensor grow as a power of them
+_SHARE = r"-?\d{1,7}(?!\d)"  # what it may be, sbp.shares says
 _LEVEL = r"[A-Za-z_]\w{0,63}(?!\w)"
 _ALLOWED = "allowed are sizes such as '4', '2x4' or '[node 2][gpu 4]'"
 
@@ -119,6 +120,11 @@ class Cluster:
     def size(self) -> int:
         """Return the number of devices."""
         return sum(self.sizes) or math.prod(level.size for level in self.levels)
+
+    @property
+    def several(self) -> tuple[Level, ...]:
+        """Return the levels that have more than one unit; all of these lie on a mesh of the cluster."""
+        return tuple(level for level in self.levels if level.size > 1)
 
     @cached_property
     def unit_sizes(self) -> tuple[int, ...]:
@@ -330,10 +336,8 @@ def _sizes(reader: NotationReader) -> list[tuple[int, tuple[int, ...]]]:
 
 def _size_and_shares(reader: NotationReader) -> tuple[int, tuple[int, ...]]:
     size, shares = _size(reader), list[int]()
-    if reader.what == "mesh" and reader.take(":") is not None:
-        shares.append(_size(reader))
-        while reader.take("/") is not None:
-            shares.append(_size(reader))
+    while reader.what == "mesh" and reader.take("/" if shares else ":") is not None:
+        shares.append(int(reader.need(_SHARE, "a share")))
     return size, tuple(shares)
 
 

@@ -66,21 +66,21 @@ def cut_of(size: int, shares: Sequence[int]) -> Cut:
     """
     if not shares:
         return size
-    told = "/".join(map(str, shares))
+    told = shown("/".join(map(str, shares)), 60)
     if len(shares) != size:
         raise AutoDDLError(
-            f"shares {shown(told, 60)}: got {len(shares)} for an axis of {size}; give one for each"
+            f"mesh: shares {told}: got {len(shares)} for an axis of {size}; give one for each"
         )
     if min(shares) < 1:
         raise AutoDDLError(
-            f"shares {shown(told, 60)}: got {min(shares)}; allowed are whole numbers from 1 on; a device "
+            f"mesh: shares {told}: got {min(shares)}; allowed are whole numbers from 1 on; a device "
             "that is to do nothing is left out of the mesh"
         )
     common = math.gcd(*shares)
     units = tuple(share // common for share in shares)
     if sum(units) > MOST_UNITS:
         raise AutoDDLError(
-            f"shares {shown(told, 60)}: {sum(units)} units together; allowed are {MOST_UNITS} at most"
+            f"mesh: shares {told}: {sum(units)} units together; allowed are {MOST_UNITS} at most"
         )
     return Shares(units) if len(set(units)) > 1 else size
 

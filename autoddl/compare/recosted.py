@@ -114,12 +114,14 @@ def _again(
 
     Halves and parts of BatchNorm stay as the plan has them, and pins of `optimize` are not known.
     """
-    if any(len(part.kinds) > 1 for part in plan.parts):
-        raise AutoDDLError("the plan is on devices of several kinds; plan with autoddl.optimize")
+    if any(len(part.kinds) > 1 and not part.device_kinds for part in plan.parts):
+        raise AutoDDLError(
+            "the plan does not tell which device is of which kind; plan with autoddl.optimize"
+        )
     program, several = with_nothing_again(plan.program), len(plan.search.outcomes) > 1
     options = Options(
-        profile=known.part(plan.parts[0].kinds), objective=plan.search.objective,
-        seed=plan.search.seed, **given,
+        profile=known if devices.kinds else known.part(plan.parts[0].kinds),
+        objective=plan.search.objective, seed=plan.search.seed, **given,
     )  # fmt: skip
     if plan.pipelined:
         batch = samples_of(plan)
@@ -130,9 +132,11 @@ def _again(
         unlike = len({part.mesh for part in plan.parts}) > 1
         program = with_batch(uncut(plan), batch)
         options = replace(options, pipeline=AUTO, parts=ANY if unlike else AUTO)
-    if several or plan.pipelined:
+    if devices.kinds and all(each.stages == 1 for each in plan.search.outcomes):
+        options = replace(options, pipeline=1)
+    if several or plan.pipelined or devices.kinds:
         options = replace(options, cluster=devices)
-    else:
+    if not (several or plan.pipelined):
         options = replace(options, mesh=plan.mesh)
     with uncollected():
         (found,) = choose.best(read(program, options), 1)

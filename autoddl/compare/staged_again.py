@@ -75,7 +75,7 @@ def cluster_of_stages(plan: PlanValue, profile: Profile, given: Any) -> Cluster:
             )
         return cluster
     if len(plan.parts) == 1:
-        return plan.mesh.cluster
+        return plan.parts[0].cluster
     for outcome in plan.search.outcomes:
         if outcome.stages == 1:
             mesh = Mesh.parse(outcome.mesh)

@@ -147,7 +147,7 @@ class _Asker:
         if "memory" in values:
             options = replace(options, memory=values["memory"])
         if "mesh" in values:
-            options = replace(options, mesh=values["mesh"], cluster=None)
+            options = replace(options, mesh=values["mesh"])
         if "batch" in values:
             program = self._batch(values["batch"])
         return read(program, options)

@@ -135,8 +135,9 @@ class StreamUse(NamedTuple):
         return device in self.devices and (self.stages or stages == 1)
 
     def runs_on(self, mesh: Mesh) -> bool:
-        """Tell whether a mesh has not too many axes."""
-        return self.axes is None or sum(n > 1 for n in mesh.shape) <= self.axes
+        """Tell whether a mesh has not too many axes, and on the compute stream no shares."""
+        few = self.axes is None or sum(n > 1 for n in mesh.shape) <= self.axes
+        return few and (mesh.cuts == mesh.shape or not self.compute_stream)
 
 
 @dataclass(frozen=True)

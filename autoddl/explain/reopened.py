@@ -107,7 +107,7 @@ def request_of(
         if way.compute_stream == plan.compute_stream and way.runs_for(plan.device, stages, micro)
     ]
     return Request(
-        program=plan.program, engine=plan.engine, cluster=cluster or plan.mesh.cluster,
+        program=plan.program, engine=plan.engine, cluster=cluster or plan.parts[0].cluster,
         profile=profile, mesh=plan.mesh, limit_bytes=plan.memory_limit_bytes, ways=tuple(ways[:1]),
         lists=_lists(plan),
         objective=plan.search.objective, seed=plan.search.seed, fusion=own, recompute="none",

@@ -161,8 +161,8 @@ def _steps(
     factor: float, names: Sequence[str] = (),
 ) -> Mapping[str, float]:  # fmt: skip
     """Return the steps of some plans, by default all, where a resource is so many times as fast."""
-    problem = found.problem
-    prices = StepPrices(problem.program, problem.mesh, scaled(factor), problem.setting.queue)
+    problem, of = found.problem, found.problem.setting
+    prices = StepPrices(of.program, of.mesh, scaled(factor), of.queue, of.kinds)
     return {
         name: StepTimeline(
             prices, layouts[name], overlaps=not problem.compute_stream

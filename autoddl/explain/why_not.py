@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import NamedTuple
 
 from autoddl.errors import AutoDDLError
@@ -14,6 +15,7 @@ from autoddl.explain.words import axis_names, plural
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rules.registry import find
 from autoddl.sbp.shards import local_shape
+from autoddl.sbp.shares import units
 from autoddl.sbp.state import B, NdSbp, Sbp
 from autoddl.search.budget import Budget
 from autoddl.search.network.choices import choices
@@ -117,12 +119,9 @@ def _uneven(shape: tuple[int, ...], state: NdSbp, mesh: Mesh) -> str:
         if sbp.is_split and sbp.dim >= len(shape):
             return f"it has shape {shape}, and no dim {sbp.dim}"
         axes = [axis for axis, each in enumerate(state) if each.dim == sbp.dim and each.is_split]
-        count = 1
-        for axis in axes:
-            count *= mesh.shape[axis]
+        count = prod(units(mesh.cuts[axis]) for axis in axes)
         if sbp.is_split and shape[sbp.dim] % count:
             over = " and ".join(plural(names[axis]) for axis in axes)
-            return (
-                f"dim {sbp.dim} has {shape[sbp.dim]} elements, which {count} {over} do not divide"
-            )
+            by = "units of the " if any(mesh.axes[axis].shares for axis in axes) else ""
+            return f"dim {sbp.dim} has {shape[sbp.dim]} elements, which {count} {by}{over} do not divide"
     return f"shape {shape} can't be cut so on mesh {mesh}"

@@ -57,6 +57,7 @@ class _PartFile(msgspec.Struct, forbid_unknown_fields=True):
     rows: tuple[ModuleCost, ...]
     ranks: tuple[int, ...] = ()
     kinds: tuple[str, ...] = ()
+    device_kinds: tuple[str, ...] = ()
     first_rank: int | None = None
 
 
@@ -104,7 +105,7 @@ def save(plan: PlanValue, path: str | Path) -> None:
 
 
 _text = lru_cache(maxsize=1 << 12)(str)
-_UNSAID = {"queue": None, "trials": (), "room": 1.0}  # what files leave out
+_UNSAID = {"queue": None, "trials": (), "room": 1.0, "device_kinds": ()}  # what files leave out
 
 
 def _plain(value: Any) -> Any:
@@ -227,6 +228,12 @@ def _part(program: Program, body: _Body[Any], number: int) -> Part:
     if len(ranks) != mesh.size or ranks[0] < 0 or sorted(set(ranks)) != list(ranks):
         raise AutoDDLError(
             f"{at}: ranks {shown(list(ranks), 150)}; mesh {mesh} has {mesh.size}, which ascend from 0 on"
+        )
+    told = file.device_kinds
+    if told and (len(told) != mesh.size or set(told) != set(file.kinds)):
+        raise AutoDDLError(
+            f"{at}.device_kinds: {shown(list(told), 150)}; mesh {mesh} has {mesh.size} devices, of kinds "
+            f"{shown(list(file.kinds), 100)}"
         )
     own = {f.name: getattr(file, f.name) for f in fields(Part) if f.name not in _OF_PART}
     return Part(**own, mesh=mesh, layout=layout, ranks=ranks)

@@ -12,20 +12,18 @@ from autoddl.plan.value import PlanValue
 
 def is_known(plan: PlanValue) -> bool:
     """Tell whether a plan can be priced with the profile that it names: a bundled one."""
-    return plan.profile in profiles.bundled() and not _has_shares(plan)
+    return plan.profile in profiles.bundled()
 
 
 def check_prices(plan: PlanValue, what: str) -> None:
-    """Raise AutoDDLError for a plan over shares: it does not tell which device is of which kind."""
-    if _has_shares(plan):
-        raise AutoDDLError(
-            f"{what}: the plan is on {plan.devices_text}, whose devices have unlike shares, and can't be "
-            "priced again; plan again with autoddl.optimize"
-        )
-
-
-def _has_shares(plan: PlanValue) -> bool:
-    return any(part.mesh.cuts != part.mesh.shape for part in plan.parts)
+    """Raise AutoDDLError for a plan over shares whose file does not tell the kind of each device."""
+    for part in plan.parts:
+        if part.mesh.cuts != part.mesh.shape and part.kinds and not part.device_kinds:
+            raise AutoDDLError(
+                f"{what}: the plan is on mesh {part.mesh} of kinds {', '.join(part.kinds)}, and its file "
+                "is of a version that does not tell which device is of which; plan again with "
+                "autoddl.optimize"
+            )
 
 
 def profile_of(plan: PlanValue, given: str | Path | Profile | None, what: str) -> Profile:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autoddl.engine.model import CollectiveQueue, EngineModel, counted
@@ -18,8 +18,9 @@ from autoddl.json_files import Bytes, Seconds, Times
 from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep, StageWork, TransferWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, simulate
 from autoddl.plan.search_report import SearchReport
+from autoddl.sbp.cluster_kinds import text_of
 from autoddl.sbp.layout import Layout, Path, Redistribution
-from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.rules.registry import written
@@ -83,7 +84,7 @@ class Part:
     kept at once: with one-forward-one-backward the number of stages from this one on. `work` are the
     seconds of a micro-batch by pass, `rows` what each module takes of a step, computed when they are
     first read, `memory_bytes` all that the device needs that needs most. `kinds` are those of its
-    devices, where these are not all alike.
+    devices, where these are not all alike; where they have shares, too, `device_kinds` has that of each.
     """
 
     mesh: Mesh
@@ -96,6 +97,19 @@ class Part:
     memory_bytes: int = 0
     rows: Sequence[ModuleCost] = ()
     kinds: tuple[str, ...] = ()
+    device_kinds: tuple[str, ...] = ()
+
+    @property
+    def cluster(self) -> Cluster:
+        """Return the devices, with the kind of each node where these are told one by one."""
+        found = self.mesh.cluster
+        return replace(found, kinds=self.device_kinds[:: found.unit_sizes[0]])
+
+    @property
+    def devices_text(self) -> str:
+        """Return the mesh, with the kinds where these are told one by one: "2:1/3 on 1*slow + 1*fast"."""
+        kinds = f" on {text_of(self.device_kinds, ())}" if self.device_kinds else ""
+        return f"{self.mesh}{kinds}"
 
     def place(self, rank: int) -> int:
         """Return which of its devices a rank is; of a rank of another part, a place that there is."""
@@ -230,7 +244,7 @@ class PlanValue:
     @property
     def devices_text(self) -> str:
         """Return the meshes of all parts in words; of equal ones how many there are."""
-        meshes = [str(part.mesh) for part in self.parts]
+        meshes = [part.devices_text for part in self.parts]
         if len(set(meshes)) > 1:
             return f"stages of meshes {', '.join(meshes)}"
         return (

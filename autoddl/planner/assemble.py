@@ -57,6 +57,7 @@ def _part(staged: Staged, stage: int) -> Part:
         work=staged.step.stages[stage] if staged.pipelined else None,
         memory_bytes=staged.memory[stage].total,
         kinds=problem.profile.kinds,
+        device_kinds=problem.setting.kinds,
         rows=LazyTuple(partial(module_costs, staged, stage)),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autoddl.engine.model import StreamUse
 from autoddl.planner.request import Request
-from autoddl.planner.share_vectors import TURNS, alternated_mesh, share_meshes
+from autoddl.planner.uneven.share_vectors import TURNS, alternated_mesh, share_meshes
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.solvers.named import HAP

@@ -17,6 +17,7 @@ from autoddl.planner.memory_limits import memory_limits, with_memory
 from autoddl.planner.missing_rules import Ask, engine_signatures
 from autoddl.planner.plan_options import ANY, AUTO, EQUAL, LAYERS, Options
 from autoddl.planner.stages.part_classes import part_classes
+from autoddl.planner.uneven.given_shares import check_given
 from autoddl.sbp.mesh import Axis, Cluster, Level, Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.baselines.axes import live
@@ -93,18 +94,20 @@ class Request(Options):
                 f"mesh: got {mesh}; on the compute stream, which was asked for or is that of plans with "
                 f"micro-batches, {self.engine.title} runs boxings on meshes of up to {most} axes"
             )
-        unlike = mesh.cuts != mesh.shape and mesh.size == self.cluster.size
+        profile = self.profile.part(self.cluster.kinds if kinds is None else kinds)
+        whole = mesh.size == self.cluster.size and mesh.cuts != mesh.shape
+        told = range(mesh.size) if whole and profile.kinds else ()
         return build(
             self.program if part is None else part,
             mesh,
-            self.profile.part(self.cluster.kinds if kinds is None else kinds),
+            profile,
             self.engine,
             pin=self.pin,
             lists=self.lists,
             allow=self.allow,
             streams=ways[0],
             launch=self.launch,
-            kinds=tuple(map(self.cluster.kind, range(mesh.size))) if unlike else (),
+            kinds=tuple(map(self.cluster.kind, told)),
         )
 
 
@@ -143,8 +146,10 @@ def read(
     most_axes = 1 if hidup else None if ranks is None else engine.limits.axes
     if asked.mesh is not None:
         given = mesh_of(asked.mesh, known.levels)
-        whole, meshes = _stages_of(given, asked.pipeline), [given]
-        _check_mesh_alone(given, cluster, known, asked.parts)
+        check_given(given, program, asked, engine)
+        whole, meshes = _devices_of(given, cluster, known, asked, staged), [given]
+        if whole.kinds or given.cuts != given.shape:
+            asked = replace(asked, pipeline=1)
     else:
         given, whole = None, cluster_of(cluster, known.levels)
         if whole.kinds and engine.name is not None:  # as parts have, beside which one stage stands
@@ -152,7 +157,7 @@ def read(
         meshes = list(whole.meshes(most_axes))
     free = asked.pipeline is None and asked.micro_batches is None
     timed = asked.search in SOLVERS and asked.search != HAP and asked.objective == TIME
-    if whole.kinds and free and timed:
+    if whole.kinds and free and timed and given is None:
         asked = replace(asked, pipeline=AUTO)
     if whole.sizes:
         _check_unlike_nodes(whole, asked, staged)
@@ -187,14 +192,33 @@ def _check_fusion(engine: EngineModel, asked: Options, device: str) -> None:
         )
 
 
-def _check_mesh_alone(mesh: Mesh, cluster: Any, known: Profile, parts: str) -> None:
-    """Raise AutoDDLError where a mesh is given beside what has parts of unlike meshes."""
-    kinds = cluster_of(cluster, known.levels).kinds if isinstance(cluster, str | Cluster) else ()
-    if kinds or parts == ANY:
-        what = f"cluster {cluster}" if kinds else f"parts={parts!r}"
+def _devices_of(mesh: Mesh, cluster: Any, known: Profile, asked: Options, staged: str) -> Cluster:
+    """Return all devices of plans on a given mesh: that of each stage, or of all that have kinds.
+
+    Raises:
+        AutoDDLError: stages beside kinds or shares, or on parts of unlike meshes; kinds of other devices.
+    """
+    whole = cluster_of(cluster, known.levels) if isinstance(cluster, str | Cluster) else None
+    kinds = whole is not None and bool(whole.kinds)
+    if asked.parts == ANY:
         raise AutoDDLError(
-            f"mesh: got {mesh} with {what}, where each part has a mesh of its own; leave one of them out"
+            f"mesh: got {mesh} with parts={ANY!r}, where each part has a mesh of its own; leave one of "
+            "them out"
         )
+    if staged and (kinds or mesh.cuts != mesh.shape):
+        raise AutoDDLError(
+            f"mesh: got {mesh} with {staged}; a mesh with shares, or of devices of several kinds, is "
+            "that of all devices in one stage; leave one of them out"
+        )
+    if whole is None or not kinds:
+        return _stages_of(mesh, asked.pipeline)
+    if whole.sizes or mesh.cluster.several != whole.several:
+        sizes = "nodes of unlike size" if whole.sizes else "".join(map(str, whole.levels))
+        raise AutoDDLError(
+            f"mesh: got {mesh.describe()} with cluster {whole}, which are {sizes}; give a mesh whose "
+            "axes multiply to these, or leave it out"
+        )
+    return whole
 
 
 def _check_unlike_nodes(cluster: Cluster, asked: Options, staged: str) -> None:
@@ -349,21 +373,11 @@ def _ways(engine: EngineModel, asked: Options, device: str, staged: str) -> tupl
 def mesh_of(given: Any, levels: tuple[str, ...]) -> Mesh:
     """Return the mesh that the user means."""
     if isinstance(given, Mesh):
-        return _even(given)
+        return given
     sizes = (given,) if isinstance(given, int) else given
     listed = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
     if not isinstance(sizes, str) and not (listed and not any(isinstance(n, bool) for n in sizes)):
         raise AutoDDLError(
             f"mesh: got {shown(given, 150)}; allowed are sizes such as '4', '2x4' or (2, 4)"
         )
-    return _even(Mesh.parse(sizes, levels))
-
-
-def _even(mesh: Mesh) -> Mesh:
-    """Raise AutoDDLError for a mesh with shares: it does not tell which device is of which kind."""
-    if mesh.cuts != mesh.shape:
-        raise AutoDDLError(
-            f"mesh: got {mesh}, of unlike shares, which are chosen for a cluster of several kinds; give "
-            f"such a cluster with engine='script', or mesh='{'x'.join(map(str, mesh.shape))}'"
-        )
-    return mesh
+    return Mesh.parse(sizes, levels)

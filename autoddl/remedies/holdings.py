@@ -62,21 +62,21 @@ def largest(plan: PlanValue, most: int = MOST_TOLD) -> tuple[Holding, ...]:
 
 def _held(plan: PlanValue, part: Part) -> Iterator[tuple[str, str, str, int]]:
     """Yield of each tensor its role, its module or own name, what else it is called, and its bytes."""
-    program, layout, shape = plan.program, part.layout, part.mesh.shape
+    program, layout, cuts = plan.program, part.layout, part.mesh.cuts
     owner = {state: p.tensor for p in program.parameters for state in p.states}
     summed = {p.gradient: p.tensor for p in program.parameters}
     for name, state in layout.variables.items():
         role = STATE if name in owner else PARAMETER
-        yield role, owner.get(name, name), "", local_bytes(program.tensor[name], state, shape)
+        yield role, owner.get(name, name), "", local_bytes(program.tensor[name], state, cuts)
     for name, state in layout.inputs.items():
-        size = local_bytes(program.tensor[name], state, shape) * part.in_flight
+        size = local_bytes(program.tensor[name], state, cuts) * part.in_flight
         yield INPUT, name, "", size
     for tensor in sorted(kept_tensors(program)):
         op = program.producer.get(tensor)
         if op is None or op.name not in layout.signatures:
             continue
         operand = next(o for o, t in op.outputs if t == tensor)
-        size = local_bytes(program.tensor[tensor], layout.signatures[op.name][operand], shape)
+        size = local_bytes(program.tensor[tensor], layout.signatures[op.name][operand], cuts)
         if tensor in summed:
             yield GRADIENT, summed[tensor], "", size
         else:

@@ -57,7 +57,10 @@ def timeline_of(plan: PlanValue, profile: str | Path | Profile | None = None) ->
     if plan.pipelined:
         return plan.timeline
     known, layout = profile_of(plan, profile, "trace"), plan.layout
-    prices = StepPrices(plan.program, plan.mesh, known.part(plan.parts[0].kinds), plan.queue)
+    (part,) = plan.parts
+    prices = StepPrices(
+        plan.program, part.mesh, known.part(part.kinds), plan.queue, part.device_kinds
+    )
     found = StepTimeline(prices, layout, overlaps=not plan.compute_stream)
     streams = {DEVICE: COMPUTE}
     spans = tuple(

@@ -14,6 +14,7 @@ from autoddl.plan.search_report import PlanTrial
 from autoddl.plan.value import ROOMY, Estimate, ModuleCost, PlanValue
 from autoddl.sbp.program.blocks import pattern
 from autoddl.sbp.rewrites.recomputed_layers import layers_again, layers_of, ops_again
+from autoddl.sbp.shares import units
 from autoddl.units import bytes_text, runs_text, seconds_text
 
 WIDTH = 120
@@ -157,7 +158,9 @@ def _undivided(plan: PlanValue) -> list[str]:
     """Return the mesh axes that divide the batch of no input."""
     batches = {item.shape[0] for item in plan.inputs if item.shape}
     axes = dict.fromkeys(axis for part in plan.parts for axis in part.mesh.axes)
-    return [str(axis) for axis in axes if batches and all(size % axis.size for size in batches)]
+    return [
+        str(axis) for axis in axes if batches and all(size % units(axis.cut) for size in batches)
+    ]
 
 
 def _span(plan: PlanValue, stage: int) -> str:

@@ -19,7 +19,7 @@ from autoddl.perfmodel.profile import Profile
 from autoddl.planner import request
 from autoddl.planner.plan_options import Options
 from autoddl.planner.request import Request
-from autoddl.planner.share_vectors import share_meshes
+from autoddl.planner.uneven.share_vectors import share_meshes
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Op, Parameter, Program, Tensor
 from autoddl.sbp.shares import unit_vectors

@@ -15,7 +15,7 @@ from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.roofline import OpWork, device_s
 from autoddl.perfmodel.topology import crossing
 from autoddl.plan.value import PlanValue
-from autoddl.planner.share_vectors import TRIED
+from autoddl.planner.uneven.share_vectors import TRIED
 from autoddl.sbp.boxing import ALL_GATHER, boxing
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import broadcast

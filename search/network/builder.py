@@ -12,7 +12,7 @@ import numpy as np
 
 from autoddl.engine.model import EngineModel, Limits, StreamUse, counted
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.places import MeshPlace, places_of, slowest
+from autoddl.perfmodel.places import MeshPlace, slowest
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.roofline import OpWork, device_s
 from autoddl.sbp.mesh import Mesh
@@ -54,7 +54,7 @@ def build(
     allow: frozenset[str] = frozenset(),
     streams: StreamUse | None = None,
     launch: tuple[int, int] | None = None,
-    kinds: Sequence[str] = (),
+    kinds: tuple[str, ...] = (),
 ) -> CostNetwork:
     """Return the problem of planning `program` on `mesh` under `profile`.
 
@@ -68,9 +68,8 @@ def build(
     Raises:
         AutoDDLError: a pin matches nothing or can't be.
     """
-    streams, places = streams or engine.streams[0], places_of(mesh, profile, kinds)
-    setting = Setting(program, mesh, profile, engine, streams, launch, places)
-    builder = _Builder(program, mesh, places, dict(pin or {}), lists, allow, engine.limits)
+    setting = Setting(program, mesh, profile, engine, streams or engine.streams[0], launch, kinds)
+    builder = _Builder(program, mesh, setting.places, dict(pin or {}), lists, allow, engine.limits)
     builder.pins.check()
     variables, owned = builder.variables(), bool(allow)
     factors = factors_of(program, variables, builder.written, setting.redistributor, owned=owned)

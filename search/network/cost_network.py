@@ -21,7 +21,7 @@ import numpy as np
 
 from autoddl.engine.model import CollectiveQueue, EngineModel, StepMemory, StreamUse
 from autoddl.errors import InfeasibleError
-from autoddl.perfmodel.places import MeshPlace
+from autoddl.perfmodel.places import MeshPlace, places_of
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.redistribution import Redistributor
 from autoddl.perfmodel.step_cost import StepPrices
@@ -67,8 +67,13 @@ class Setting:
     streams: StreamUse
     launch: tuple[int, int] | None = None
     """The most MiB and collectives in one launch; None: the engine's."""
-    places: Sequence[MeshPlace] = ()
-    """Where devices or what they have of cuts are unlike (perfmodel.places)."""
+    kinds: tuple[str, ...] = ()
+    """Of the devices by rank, where the mesh has shares."""
+
+    @cached_property
+    def places(self) -> tuple[MeshPlace, ...]:
+        """Return where devices or what they have of cuts are unlike."""
+        return places_of(self.mesh, self.profile, self.kinds)
 
     @property
     def queue(self) -> CollectiveQueue | None:
@@ -87,7 +92,7 @@ class Setting:
     @cached_property
     def prices(self) -> StepPrices:
         """Return the prices of single ops and boxings, for all assignments that are estimated."""
-        return StepPrices(self.program, self.mesh, self.profile, self.queue, self.places)
+        return StepPrices(self.program, self.mesh, self.profile, self.queue, self.kinds)
 
     @cached_property
     def memory(self) -> StepMemory:

@@ -78,11 +78,14 @@ def test_meshes_are_written_as_they_are_read(text: str) -> None:
     [
         ("2:3", "got 1 for an axis of 2"),
         ("2:3/1/1", "got 3 for an axis of 2"),
-        ("2:1/0", "a size from 1 to"),
-        ("2:-1/2", "a size expected"),
+        (
+            "2:1/0",
+            "got 0; allowed are whole numbers from 1 on; a device that is to do nothing is left out",
+        ),
+        ("2:-1/2", "got -1; allowed"),
         ("2:64/1", "65 units together; allowed are 64"),
-        ("2:", "a size expected"),
-        ("[node 2:3/]", "a size expected"),
+        ("2:", "a share expected"),
+        ("[node 2:3/]", "a share expected"),
     ],
 )
 def test_wrong_shares_are_one_line(text: str, told: str) -> None:

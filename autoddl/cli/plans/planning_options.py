@@ -84,7 +84,7 @@ OTHERS = with_options(
 )  # fmt: skip
 """All but the mesh and the memory, of which `whatif` takes several."""
 PLANNING = with_options(
-    option("--mesh", "nodes x devices, or any factors", None, "4x8"),
+    option("--mesh", "nodes x devices, or any factors; 2:3/1 has unlike shares", None, "4x8"),
     option("--memory", "of each device, 16GiB", None, "SIZE"),
     OTHERS,
 )
@@ -93,12 +93,13 @@ PLANNING = with_options(
 _NAMES = (
     "mesh", "cluster", "profile", "memory", "search", "objective", "engine", "budget", "stop_gap", "seed",
     "pin", "strict", "allow_local_batchnorm", "dropout", "recompute", "pipeline", "micro_batches",
-    "compute_stream", "duplex", "fusion", "parts",
+    "compute_stream", "duplex", "fusion", "parts", "shares",
 )  # fmt: skip
 _ANY = "|".join(_NAMES)
 # Such as pipeline=2 and search='exact'; "mesh: got" at the begin; micro_batches, which is no other word.
 _VALUE, _LONG = r"""'[^']*'|"[^"]*"|[\w.]+""", "|".join(name for name in _NAMES if "_" in name)
 _PYTHON = re.compile(rf"\b({_ANY})=({_VALUE})|^({_ANY})(?=: )|\b({_LONG})\b")
+_TERMINAL = {"True": "yes", "False": "no", "None": "none"}
 
 
 @contextmanager
@@ -116,7 +117,7 @@ def _terminal(found: re.Match[str]) -> str:
     flag = "--" + (name or alone or plain).replace("_", "-")
     if value is None:
         return flag
-    value = value[1:-1] if value[0] in "'\"" else {"True": "yes", "False": "no"}.get(value, value)
+    value = value[1:-1] if value[0] in "'\"" else _TERMINAL.get(value, value)
     return f"{flag} {shlex.quote(value)}"
 
 

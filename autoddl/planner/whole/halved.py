@@ -45,7 +45,8 @@ def _of_second(half: Program, pin: Mapping[str, str]) -> dict[str, str]:
 
 def can_be_worth(request: Request, whole: Solution) -> bool:
     """Tell whether halves can be so much faster: they compute as long as the whole batch, at least."""
-    if request.ways_of()[0].compute_stream or not request.timed:
+    mesh = whole.candidate.mesh
+    if request.ways_of()[0].compute_stream or not request.timed or mesh.cuts != mesh.shape:
         return False
     least_s = whole.found.assigned(0).problem.lower_bound_s()
     return least_s < (1 - WORTH_OF_HALVES) * whole.judged_s

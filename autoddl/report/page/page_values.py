@@ -116,7 +116,7 @@ def _memory(plan: PlanValue, missing: dict[str, str]) -> MemoryCourse | None:
         )
         return None
     try:
-        memory = plan.engine.memory(plan.program, plan.mesh.shape)
+        memory = plan.engine.memory(plan.program, plan.mesh.cuts)
         return memory.course(plan.layout, compute_stream=plan.compute_stream)
     except AutoDDLError as error:
         missing[MEMORY] = _sentence(error)

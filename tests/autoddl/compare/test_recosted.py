@@ -66,6 +66,10 @@ PLANS: dict[str, dict[str, Any]] = {
         "program": transformer(layers=2), "mesh": None, "cluster": "2x2", "pipeline": 3,
         "parts": "any",
     },
+    "shares": {
+        "program": LARGE, "mesh": None, "cluster": "1*slow + 1*fast", "engine": "script", "pipeline": 1,
+        "profile": of_two_kinds(cluster(), 3.0),
+    },
 }  # fmt: skip
 
 
@@ -88,6 +92,7 @@ def test_plans_are_of_the_kinds_that_they_are_named_for() -> None:
     drawn = [op.name for op in planned("stages with dropout").program.ops]
     assert any(name.startswith("autoddl-stage-1-autoddl-mask") for name in drawn)
     assert len({part.mesh.size for part in planned("unlike stages").parts}) > 1
+    assert planned("shares").mesh.axes[0].shares
     assert planned("slow links").parts[0].in_flight == 3  # one more than strict 1F1B
     saved = planned("waiting")
     assert saved.compute_stream and saved.memory_limit_bytes == 5 << 20

@@ -294,7 +294,7 @@ def test_more_in_flight_is_what_a_cut_made_so_would_be() -> None:
             "needs least, 2 stages of mesh 2 with 2",
         ),
         ({"cluster": "1*fastx2 + 1*slowx2", "parts": "some"}, "parts: got 'some'; allowed are"),
-        ({"cluster": "1*fastx2 + 1*slowx2", "mesh": "2"}, "mesh: got 2 with cluster 1*fast"),
+        ({"cluster": "1*fastx2 + 1*slowx2", "mesh": "2"}, "mesh: got [gpu 2] with cluster 1*fast"),
         ({"mesh": "2", "parts": "any"}, "mesh: got 2 with parts='any', where each part has a mesh"),
         (
             {"cluster": "1*fastx2 + 1*slowx1", "objective": "sum"},

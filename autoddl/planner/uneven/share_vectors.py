@@ -22,6 +22,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.roofline import OpWork, device_s
 from autoddl.planner.request import Request
+from autoddl.planner.uneven.given_shares import cut_lengths, why_even
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.shares import unit_vectors
@@ -44,10 +45,10 @@ def share_meshes(request: Request, turn: int = 0) -> Iterator[Mesh]:
     In later turns those come that are worth one where none of the turns before fits into memory.
     """
     cluster, kinds = request.cluster, Counter(request.cluster.kinds)
-    if not (request.shares and request.engine.limits.shares) or len(kinds) < 2 or cluster.sizes:
+    if why_even(request, request.engine) or len(kinds) < 2 or cluster.sizes:
         return
     vectors = share_vectors(kinds, compute_s(request.program, request.profile, cluster))
-    outer, lengths = cluster.levels[0], _lengths(request.program)
+    outer, lengths = cluster.levels[0], cut_lengths(request.program)
     for mesh in cluster.meshes(request.most_axes):
         if mesh.axes[0].size != outer.size or mesh.axes[0].level != outer.name:
             continue  # an axis of its own for nodes of unlike kinds
@@ -63,18 +64,15 @@ def alternated_mesh(request: Request) -> Mesh:
     Raises:
         AutoDDLError: there are several axes, no kinds, or nothing that can have shares.
     """
-    cluster, engine = request.cluster, request.engine
+    cluster = request.cluster
     mesh = request.mesh or next(cluster.meshes(1), None)
     if mesh is None:
         raise AutoDDLError(
             f"search: got {HAP!r} on cluster {cluster}; it gives shares of one axis; give nodes of one "
             f"device, cluster='1*v100 + 1*t4', or another search"
         )
-    if not (request.shares and engine.limits.shares):
-        other = f"engine {engine.title}, which cuts evenly" if request.shares else "shares=False"
-        raise AutoDDLError(
-            f"search: got {HAP!r} with {other}; allowed are engine=None and shares='auto'"
-        )
+    if why := why_even(request, request.engine):
+        raise AutoDDLError(f"search: got {HAP!r} with {why}")
     allowance = request.budget.begin()
     options = SearchOptions(
         budget=ROUND * allowance.seconds, clock=allowance.clock, memory_bytes=request.limit_bytes
@@ -122,9 +120,3 @@ def compute_s(program: Program, profile: Profile, cluster: Cluster) -> Mapping[s
 
 def _units(vector: Mapping[str, int], kinds: Mapping[str, int]) -> int:
     return sum(vector[kind] * count for kind, count in kinds.items())
-
-
-def _lengths(program: Program) -> set[int]:
-    """Return the lengths of the dims that could be cut: those of inputs and parameters."""
-    names = (*program.inputs, *(p.tensor for p in program.parameters))
-    return {length for name in names for length in program.tensor[name].shape}
