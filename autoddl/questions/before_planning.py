@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from autoddl.api import AskedPlan, Plan, asked_of
+from autoddl.api import Plan
+from autoddl.api.asked_plan import AskedPlan, asked_of
 from autoddl.calls import callback, reported
 from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW

@@ -14,6 +14,8 @@ import autoddl
 from autoddl.api import Plan
 from autoddl.cli import app
 from autoddl.errors import AutoDDLError
+from autoddl.explain.reopened import reopened
+from autoddl.explain.sensitivity import known_plans, sensitivities, with_devices
 from autoddl.perfmodel.roofline import OpWork, device_s
 from autoddl.perfmodel.scaled_profile import scaled
 from autoddl.plan import codec
@@ -108,6 +110,17 @@ def test_what_looks_at_plans_prices_them_by_device(tmp_path: Path) -> None:
     steps = [each.step_s for each in told.variants if each.name != "base"]
     even = planned("2", BOTH["cluster"])
     assert steps == [plan.estimate.step_s, even.estimate.step_s]
+
+
+def test_faster_devices_are_priced_by_device_as_well() -> None:
+    plan = planned("2:3/1", "1*fast + 1*slow", "data parallel")
+    found = reopened(plan, UNLIKE)
+    of_compute, *_ = sensitivities(found, known_plans(found))
+    flips = [flip for flip in (of_compute.slower, of_compute.faster) if flip is not None]
+    assert flips
+    for flip in flips:
+        told = plan.recost(with_devices(UNLIKE, flip.factor), again=False)
+        assert flip.plan_s == pytest.approx(told.now.step_s, rel=1e-9)
 
 
 def test_planning_again_keeps_each_kind_at_its_place() -> None:
