@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +15,7 @@ from autoddl.plan.value import PlanValue
 from autoddl.planner.plan_options import EXACT, SHARDED
 from autoddl.planner.request import Request
 from autoddl.planner.whole.assigned import Assigned
+from autoddl.planner.whole.plan_choices import choices_of
 from autoddl.sbp.layout import Redistribution
 from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.program import Op
@@ -132,7 +133,7 @@ def _lists(plan: PlanValue) -> SignatureLists:
 
 def _chosen(plan: PlanValue, request: Request, problem: CostNetwork) -> Reopened:
     """Return the plan in the network in which it has the same redistributions."""
-    choices = np.array(list(_choices(plan, problem)), dtype=np.int64)
+    choices = np.array(list(choices_of(plan, problem)), dtype=np.int64)
     found = [Assigned(problem, choices)]
     if plan.compute_stream:
         saved = SavedTensors.apply(problem)
@@ -175,29 +176,3 @@ def _by_tensor(moves: Iterable[Redistribution]) -> dict[str, set[Redistribution]
 def _ends(moves: Iterable[Redistribution]) -> set[tuple[object, ...]]:
     """Return what is redistributed, to which state and for whom."""
     return {(move.tensor, move.path[-1], frozenset(move.readers)) for move in moves}
-
-
-def _choices(plan: PlanValue, problem: CostNetwork) -> Iterator[int]:
-    """Yield the choice of each variable."""
-    variables, known = problem.variables, dict[int, dict[tuple[object, ...], int]]()
-    for kind, name, domain in zip(
-        variables.kind.tolist(), variables.name, variables.domain.tolist(), strict=True
-    ):
-        choices = variables.domains[domain].choices
-        operands: Sequence[str] = tuple(choices[0])
-        if domain not in known:
-            known[domain] = {tuple(c[o] for o in operands): n for n, c in enumerate(choices)}
-        sort = variables.kinds[kind]
-        if sort == "op":
-            key: tuple[object, ...] = tuple(plan.signatures[name][o] for o in operands)
-        elif sort == "output":
-            key = tuple(choices[0].values())
-        else:
-            state = (plan.layout.inputs if sort == "input" else plan.variables)[name]
-            key = tuple(state for _ in operands)
-        if key not in known[domain]:
-            raise AutoDDLError(
-                f"plan: {sort} {name} has states {', '.join(map(str, key))}, which are "
-                "none of those that can be planned; plan again with autoddl.optimize"
-            )
-        yield known[domain][key]

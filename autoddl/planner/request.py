@@ -12,6 +12,7 @@ from autoddl.engine.model import EngineModel, StreamUse
 from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
+from autoddl.plan.value import PlanValue
 from autoddl.planner.channel_statistics import check_statistics
 from autoddl.planner.memory_limits import memory_limits, with_memory
 from autoddl.planner.missing_rules import Ask, engine_signatures
@@ -37,7 +38,7 @@ class Request(Options):
     several; `limit_bytes` is then the least. `ways` are those to run boxings that the user leaves, that
     to be tried first first, () all of the engine; `ways_of` has those for so many stages and
     micro-batches. `lists` are the engine's signatures of ops without a rule. `keep` of the best plans
-    are wanted.
+    are wanted. A `start` is a plan that searches begin with where they solve the problem that it solves.
     """
 
     program: Program
@@ -51,6 +52,7 @@ class Request(Options):
     most_axes: int | None = None
     lists: SignatureLists | None = None
     keep: int = 1
+    start: PlanValue | None = None
 
     @property
     def stage_axes(self) -> int | None:

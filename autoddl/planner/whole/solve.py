@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
+
+import numpy as np
 
 from autoddl.calls import uncollected
 from autoddl.errors import AutoDDLError, InfeasibleError
@@ -15,6 +18,7 @@ from autoddl.planner.race import Solution
 from autoddl.planner.request import Request
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.planner.whole.one_stage import OneStage
+from autoddl.planner.whole.plan_choices import choices_of, is_of
 from autoddl.planner.within_memory import until_it_fits
 from autoddl.sbp.lazy import LazyTuple
 from autoddl.sbp.rewrites.recomputed_layers import recomputes
@@ -66,6 +70,7 @@ class ProblemSearch:
         self.inner.check_memory(self.limit)
         self.saved = SavedTensors(self.inner)
         self.starts = {name: self.saved.as_read(start) for name, start in starts.items()}
+        self.known = [self.saved.as_read(start) for start in _planned(request, problem)]
         if request.search in BASELINES and request.search not in starts:
             raise AutoDDLError(
                 f"search: {request.search!r} does not apply to this program on mesh {problem.mesh}, it "
@@ -174,7 +179,8 @@ class ProblemSearch:
         if not self.chooses:
             result = self.inner.result(request.search, self._fitting(request.search))
         else:
-            known = () if self.models else (*self.starts.values(), *self.again.values())
+            found = *self.starts.values(), *self.again.values(), *self.known
+            known = () if self.models else found
             options = SearchOptions(
                 budget=self.allowance.left_s(),
                 clock=self.allowance.clock,
@@ -219,6 +225,14 @@ def _rows(rivals: Sequence[tuple[str, OneStage]]) -> tuple[Estimate, ...]:
     """Return what baselines cost."""
     with uncollected():
         return tuple(rival.estimate(name) for name, rival in rivals)
+
+
+def _planned(request: Request, problem: CostNetwork) -> Iterator[Assignment]:
+    """Yield the assignment of the plan to begin with, if it is one of the problem's."""
+    start = request.start
+    if start is not None and request.objective != COMMUNICATION and is_of(start, problem):
+        with suppress(AutoDDLError):
+            yield Assignment(np.array(list(choices_of(start, problem)), dtype=np.int64))
 
 
 def _baselines(
