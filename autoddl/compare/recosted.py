@@ -19,7 +19,7 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan.value import Estimate, PlanValue
 from autoddl.planner import choose
-from autoddl.planner.memory_limits import parse_bytes
+from autoddl.planner.memory_limits import parse_bytes, with_memory
 from autoddl.planner.plan_options import ANY, AUTO, Options
 from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.rewrites.micro_batch import with_batch
@@ -85,6 +85,8 @@ def recost(
     known, allowed = profiles.load(profile, device_type=plan.device), Budget.of(budget)
     parts = [known.part(part.kinds) for part in plan.parts]
     limit = min(part.memory_bytes for part in parts) if memory is None else parse_bytes(memory)
+    if memory is not None:
+        known = with_memory(known, dict.fromkeys(known.devices, limit))
     devices = cluster_of_stages(plan, known, cluster)
     now = _priced(plan, known, devices)
     found = Recost(plan.profile, plan.estimate, known.name, now, limit)

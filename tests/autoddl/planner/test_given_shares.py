@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replaced
 
 import autoddl
 from autoddl.api import Plan
@@ -121,6 +122,17 @@ def test_faster_devices_are_priced_by_device_as_well() -> None:
     for flip in flips:
         told = plan.recost(with_devices(UNLIKE, flip.factor), again=False)
         assert flip.plan_s == pytest.approx(told.now.step_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("memory", [None, "4MiB"])
+def test_memory_is_counted_by_device_again(memory: str | None) -> None:
+    """Of its own profile, and where the user gave all devices as much."""
+    slow = replaced(UNLIKE.devices["slow"], memory_bytes=UNLIKE.memory_bytes // 2)
+    own = replaced(UNLIKE, devices={**UNLIKE.devices, "slow": slow})
+    plan = autoddl.optimize(WIDE, **BOTH, profile=own, memory=memory, budget=SOME)
+    told = plan.recost(own, again=False, memory=memory)
+    assert told.now == plan.estimate and told.fits
+    assert plan.estimate.room == (1.0 if memory else 2.0)
 
 
 def test_planning_again_keeps_each_kind_at_its_place() -> None:
