@@ -150,7 +150,7 @@ def read(
         given = mesh_of(asked.mesh, known.levels)
         check_given(given, program, asked, engine)
         whole, meshes = _devices_of(given, cluster, known, asked, staged), [given]
-        if whole.kinds or given.cuts != given.shape:
+        if is_of_all(given, whole):
             asked = replace(asked, pipeline=1)
     else:
         given, whole = None, cluster_of(cluster, known.levels)
@@ -192,6 +192,11 @@ def _check_fusion(engine: EngineModel, asked: Options, device: str) -> None:
             f"fusion: got {asked.fusion!r} on device {device!r}, where {engine.title} joins no "
             f"collectives; allowed is None; it does so on {', '.join(engine.collectives) or 'no device'}"
         )
+
+
+def is_of_all(mesh: Mesh, cluster: Cluster) -> bool:
+    """Tell whether a given mesh is that of all devices in one stage: has shares, or unlike devices."""
+    return bool(cluster.kinds) or mesh.cuts != mesh.shape
 
 
 def _devices_of(mesh: Mesh, cluster: Any, known: Profile, asked: Options, staged: str) -> Cluster:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from autoddl.planner.plan_options import ANY, AUTO, EQUAL
-from autoddl.planner.request import Request
+from autoddl.planner.request import Request, is_of_all
 from autoddl.remedies.diagnosis import Change
 from autoddl.remedies.holdings import parameter_bytes
 from autoddl.sbp.mesh import MOST_DEVICES, Cluster
@@ -55,8 +55,10 @@ def _stages(request: Request) -> Iterator[Change]:
     """Yield changes of stages and micro-batches: of numbers that are fixed."""
     stages, micro, devices = request.pipeline, request.micro_batches, request.cluster.size
     if isinstance(stages, int):
-        free = {"mesh": None, "cluster": cluster_text(request.cluster)} if stages > 1 else {}
-        fixed = request.mesh is not None and stages > 1
+        free = {"mesh": None, "cluster": cluster_text(request.cluster)}
+        fixed = request.mesh is not None and (
+            stages > 1 or is_of_all(request.mesh, request.cluster)
+        )
         yield Change({"pipeline": AUTO, **(free if fixed else {})})
         if stages > 1 and not fixed and devices % (2 * stages) == 0:
             yield Change({"pipeline": 2 * stages})
@@ -111,7 +113,8 @@ def more_devices(request: Request, given: Any) -> Iterator[Change]:
             if isinstance(given, str) and "*" in given:
                 parts = re.split(r"(\d+)(?=\s*\*)", given)  # the numbers of nodes, at odd places
                 parts[1::2] = [str(int(number) * times) for number in parts[1::2]]
-                yield Change({"cluster": "".join(parts)})
+                free = {} if request.mesh is None else {"mesh": None}
+                yield Change({**free, "cluster": "".join(parts)})
         elif request.mesh is not None:
             yield Change({"mesh": _larger(list(request.mesh.shape), times, request)})
         else:

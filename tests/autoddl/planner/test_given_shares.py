@@ -14,7 +14,7 @@ from msgspec.structs import replace as replaced
 import autoddl
 from autoddl.api import Plan
 from autoddl.cli import app
-from autoddl.errors import AutoDDLError
+from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.explain.reopened import reopened
 from autoddl.explain.sensitivity import known_plans, sensitivities, with_devices
 from autoddl.perfmodel.roofline import OpWork, device_s
@@ -169,6 +169,15 @@ def test_a_file_of_wrong_kinds_is_no_plan(kinds: list[str], tmp_path: Path) -> N
 def test_files_without_shares_are_as_they_were() -> None:
     parts = codec.to_json(planned("2", "1*fast + 1*slow"))["parts"]
     assert parts[0]["kinds"] == ["fast", "slow"] and "device_kinds" not in parts[0]
+
+
+def test_what_helps_where_it_does_not_fit_leaves_the_mesh_out() -> None:
+    with pytest.raises(InfeasibleError) as error:
+        autoddl.optimize(WIDE, **BOTH, profile=UNLIKE, memory="3MiB", budget=1)
+    told = error.value.diagnosis
+    assert told is not None
+    tried = [*(each.change for each in told.remedies), *told.vain, *told.untried]
+    assert {"mesh": None, "cluster": "2*fast + 2*slow"} in [each.options for each in tried]
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
