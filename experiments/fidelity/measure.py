@@ -36,15 +36,20 @@ def running(bed: Bed) -> Iterator[tuple[Run, Testbed | None]]:
             yield lambda module, arguments, s: ranks.started(module, arguments, bed.ranks, s), None
             return
         with Testbed(nodes=bed.nodes, ranks=bed.ranks, rate=bed.rate, cpu=bed.cpu) as made:
+            yield run_on(made), made
 
-            def run(module: str, arguments: Sequence[str], limit_s: float) -> str:
-                result = made.run(
-                    ["-m", module, *arguments], timeout_s=limit_s, env=ranks.environment(),
-                    stream_rank0=False,
-                )  # fmt: skip
-                return ranks.failure(result)
 
-            yield run, made
+def run_on(made: Testbed) -> Run:
+    """Return what runs ranks on a testbed."""
+
+    def run(module: str, arguments: Sequence[str], limit_s: float) -> str:
+        result = made.run(
+            ["-m", module, *arguments], timeout_s=limit_s, env=ranks.environment(),
+            stream_rank0=False,
+        )  # fmt: skip
+        return ranks.failure(result)
+
+    return run
 
 
 @contextmanager

@@ -10,9 +10,12 @@
                alternation, beside the best of all shares of up to 8 units
     synthesis  the same programs by HAP's A*: states looked at by each heuristic, and what sending each
                tensor once loses
+    measured   GPT and VGG13 on ranks whose quotas of the CPU are unlike, as root: plans over shares take
+               turns with even ones, parts, virtual ranks and a scan of share vectors
 
-Everything is predicted. Kept rows are used again. The exit code is 1 where a plan over shares is slower
-than an even one, or the race misses the best shares of a toy.
+Everything but the last is predicted. What is done is kept and used again. The exit code is 1 where a
+plan over shares is slower than an even one, the race misses the best shares of a toy, or one of the
+aims of what is measured is missed.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ import pandas as pd
 
 from autoddl.search.rivals.hap import synthesis
 from experiments.hap import unlike_steps
+from experiments.hap.measured import contest_runs, contest_tables, node_rates
+from experiments.hap.measured.share_study import FULL, QUICK
 from experiments.hap.share_toys import MOST_UNITS, toy
 from experiments.hidup import moe_models
 from experiments.lib import cli, frames
@@ -38,6 +43,7 @@ TOYS = 50
 EQUAL = 1 + 1e-9  # relative; sums in another order
 SLOWER = (2.0, 4.0)
 GBITS = (10.0, 100.0)
+MEASURED = "measured"
 
 
 def _ms(value: float) -> str:
@@ -81,16 +87,29 @@ def _cases(study: str, models: Sequence[str]) -> Iterator[tuple[Row, Callable[..
 
 
 @click.command(help=__doc__)
-@cli.listed("--studies", COLUMNS)
+@cli.listed("--studies", [*COLUMNS, MEASURED], COLUMNS)
 @cli.listed("--models", moe_models.MODELS, help="of the ablation")
 @click.option(
     "--budget", default=10.0, show_default=True, help="seconds for each search of a model's plan"
 )
+@click.option("--quick", is_flag=True, help="of measured: a toy in two minutes, that tells nothing")
+@click.option(
+    "--tolerance",
+    default=node_rates.TOLERANCE,
+    show_default=True,
+    help="of measured: how far off its quota a node's rate may be",
+)
 @cli.folder("out/hap")
-def command(studies: Sequence[str], models: Sequence[str], budget: float, folder: Path) -> int:
+def command(
+    studies: Sequence[str], models: Sequence[str], budget: float, quick: bool, tolerance: float,
+    folder: Path,
+) -> int:  # fmt: skip
     """Make what is missing, print and write the tables."""
     kept, missed = RowStore(folder / "rows.jsonl"), False
     for study in studies:
+        if study == MEASURED:
+            missed |= measured(folder / MEASURED, tolerance, quick=quick)
+            continue
         found = []
         for case, make in _cases(study, models):
             planned = study in ("table", "ablation")
@@ -103,6 +122,23 @@ def command(studies: Sequence[str], models: Sequence[str], budget: float, folder
         print(f"\n{study}\n{frames.text(told, COLUMNS[study])}", flush=True)
         frames.save(frame, folder, study)
     return cli.MISSED if missed else 0
+
+
+def measured(folder: Path, tolerance: float, *, quick: bool) -> bool:
+    """Measure what is missing on testbeds, print, write and draw it; tell whether an aim is missed."""
+    runs = contest_runs.carry_out(QUICK if quick else FULL, folder, tolerance)
+    frame = contest_tables.joined(runs)
+    tables = {
+        "how many times as long as ours": (contest_tables.gains(frame), contest_tables.GAINS),
+        "share vectors": (contest_tables.scans(frame), contest_tables.SCANS),
+        "steps": (frame, contest_tables.STEPS),
+    }
+    for caption, (table, columns) in tables.items():
+        print(f"\n{caption}\n\n{frames.text(table, columns, 'pipe')}", flush=True)
+    name = f"{MEASURED}-quick" if quick else MEASURED
+    frames.save(frame, folder, name, [(caption, *each) for caption, each in tables.items()])
+    contest_tables.draw(frame, folder / name)
+    return not quick and bool((tables["how many times as long as ours"][0].missed != "").any())
 
 
 def toy_row(seed: int) -> Row:

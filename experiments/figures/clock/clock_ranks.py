@@ -1,8 +1,8 @@
 """What ranks run: a pass of several plans, whose steps take turns in the same processes.
 
 Started by experiments.figures.clock and experiments.demo through the launcher with a job, as JSON:
-`model` and `sizes`; `plans`, each with its name and a `file`, or OneFlow's auto-parallel on a `mesh`, or
-neither (one device);
+`model` and `sizes`; `plans`, each with its name and a `file`, or the `script` of one with its
+`learning_rate`, or OneFlow's auto-parallel on a `mesh`, or none of these (one device);
 `rounds`, in each of which every plan trains one step; `result`, a file of rows, and what they begin with
 (`key`); `running`, a file with the plan that is run. Slow phases of a machine hit all plans of a round.
 """
@@ -21,6 +21,7 @@ import autoddl
 from autoddl.engine.oneflow.capture.shadow import modules
 from experiments import models
 from experiments.fidelity.step_ranks import step_seconds
+from experiments.figures.clock.script_steps import script_step
 from experiments.lib.auto_parallel import auto_parallel, on_mesh
 from experiments.lib.frames import RowStore
 from experiments.models.training import seed_weights
@@ -62,6 +63,9 @@ def _built(job: Mapping[str, Any], one: Mapping[str, Any]) -> tuple[Any, tuple[A
     graph, inputs = models.build(job["model"], **job["sizes"])
     for root in modules(graph):
         seed_weights(root, 1)
+    if "script" in one:
+        (root,) = modules(graph)
+        return script_step(Path(one["script"]), root, inputs, one["learning_rate"])
     if "mesh" in one:
         inputs = on_mesh(graph, inputs, tuple(map(int, one["mesh"].split("x"))))
         return auto_parallel(graph), inputs
