@@ -98,14 +98,15 @@ def _mergeable(src: NdSbp, dst: NdSbp, axes: Sequence[int], mesh: Cuts) -> bool:
 
     What one cut over all of them gives is no cut by the shares of one in each piece of another.
     """
-    cuts = src[axes[0]].is_split or dst[axes[0]].is_split
-    if cuts and any(isinstance(mesh[axis], Shares) for axis in axes):
-        return False
     return (
         axes[-1] - axes[0] == len(axes) - 1
         and len({src[i] for i in axes}) == len({dst[i] for i in axes}) == 1
         and src[axes[0]].stride is None
         and dst[axes[0]].stride is None
+        and not (
+            (src[axes[0]].is_split or dst[axes[0]].is_split)
+            and any(isinstance(mesh[axis], Shares) for axis in axes)
+        )
     )
 
 

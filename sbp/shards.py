@@ -21,33 +21,39 @@ def check_state(state: NdSbp, shape: Sequence[int], mesh: Cuts) -> None:
 
     Plain splits may be uneven as long as every device gets an element; cuts by shares are exact.
     """
-    where = f"state {state} of shape {tuple(shape)} on mesh {'x'.join(map(str, mesh))}"
+    fault = _fault(state, shape, mesh)
+    if fault:
+        where = f"state {state} of shape {tuple(shape)} on mesh {'x'.join(map(str, mesh))}"
+        raise AutoDDLError(f"{where}: {fault}")
+
+
+def _fault(state: NdSbp, shape: Sequence[int], mesh: Cuts) -> str:
+    """Return why a tensor can't be in a state; "" where it can."""
     if len(state) != len(mesh):
-        raise AutoDDLError(f"{where}: {len(state)} entries for {len(mesh)} axes; give one per axis")
+        return f"{len(state)} entries for {len(mesh)} axes; give one per axis"
     sizes = list(shape)
     for sbp in state:
         if sbp.is_split and sbp.dim >= len(shape):
             dims = f"0..{len(shape) - 1}" if shape else "none, it is a scalar"
-            raise AutoDDLError(f"{where}: {sbp} cuts dim {sbp.dim}; the tensor's dims are {dims}")
+            return f"{sbp} cuts dim {sbp.dim}; the tensor's dims are {dims}"
     exact = {sbp.dim for sbp, cut in zip(state, mesh, strict=True) if isinstance(cut, Shares)}
     for axis in _cut_order(state):
         sbp, cut, left = state[axis], mesh[axis], sizes[state[axis].dim]
         size = units(cut)
         if sbp.dim in exact and (left % size or sbp.stride is not None):
-            raise AutoDDLError(
-                f"{where}: {sbp} cuts {left} elements into {size} units, beside shares; choose a dim "
+            return (
+                f"{sbp} cuts {left} elements into {size} units, beside shares; choose a dim "
                 f"that {size} divides, or shares of another sum, without a stride"
             )
         if sbp.stride is not None and left % (size * sbp.stride):
-            raise AutoDDLError(
-                f"{where}: {sbp} deals {left} elements to {size} devices in turns of {sbp.stride}; "
+            return (
+                f"{sbp} deals {left} elements to {size} devices in turns of {sbp.stride}; "
                 f"the stride must divide {left / size:g}"
             )
         if left < size:
-            raise AutoDDLError(
-                f"{where}: {sbp} cuts {left} elements into {size} pieces; choose a longer dim"
-            )
+            return f"{sbp} cuts {left} elements into {size} pieces; choose a longer dim"
         sizes[sbp.dim] = left // size
+    return ""
 
 
 def _cut_order(state: Sequence[Sbp]) -> list[int]:
@@ -73,16 +79,17 @@ def _local_shape(
     shape: tuple[int, ...], state: tuple[Sbp, ...], mesh: tuple[Cut, ...]
 ) -> tuple[int, ...] | None:
     dims = list(shape)
-    cuts = list(zip(state, mesh, strict=True))
-    for sbp, cut in sorted(cuts, key=_turn) if any(s.turn for s, _ in cuts) else cuts:
-        if sbp.kind == "S":
-            dim, size = sbp.dim, cut if isinstance(cut, int) else units(cut)
-            if dim >= len(dims) or dims[dim] % (size * (sbp.stride or 1)) or dims[dim] < size:
-                return None
-            dims[dim] //= size
+    cuts = [cut for cut in zip(state, mesh, strict=True) if cut[0].kind == "S"]
+    if len(cuts) > 1:
+        cuts.sort(key=_turn)
+    for sbp, cut in cuts:
+        dim, size = sbp.dim, cut if isinstance(cut, int) else cut.total
+        if dim >= len(dims) or dims[dim] % (size * (sbp.stride or 1)) or dims[dim] < size:
+            return None
+        dims[dim] //= size
     # Shares have no common divisor, so all places are cut evenly if what is one unit of all axes is.
     for sbp, cut in cuts:
-        if sbp.kind == "S" and not isinstance(cut, int):
+        if not isinstance(cut, int):
             if sbp.stride is not None:
                 return None
             dims[sbp.dim] *= most(cut)
@@ -165,11 +172,12 @@ def all_states(
     """
     states = axis_states(len(shape), partial=partial, own=own)
     options = [states if places(cut) > 1 else (B,) for cut in mesh]
+    every = orders(mesh) if any_order else ()
     for combo in itertools.product(*options):
         if local_shape(shape, combo, mesh) is None:
             continue
         cuts = [s.dim for s in combo if s.is_split]
         if any_order and len(set(cuts)) < len(cuts):
-            yield from dict.fromkeys(ordered(combo, order) for order in orders(mesh))
+            yield from dict.fromkeys(ordered(combo, order) for order in every)
         else:
             yield NdSbp(combo)

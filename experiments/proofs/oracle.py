@@ -13,17 +13,18 @@ import numpy as np
 from autoddl.sbp.numpy_oracle import simulated_ops
 from autoddl.sbp.numpy_oracle.trial import agree
 from autoddl.sbp.rules import registry
-from autoddl.sbp.rules.candidates import nd_signatures
+from autoddl.sbp.rules.candidates import NdSignature, nd_signatures
 from autoddl.sbp.rules.registry import OpView
-from autoddl.sbp.shares import Cut, Shares
+from autoddl.sbp.shares import Cut, Cuts, Shares
 from autoddl.sbp.state import Sbp
-from experiments.rule_cases import CASES, case_id
+from experiments.rule_cases import CASES, case_id, threefold
 
-BY_3_1, BY_2_1 = Shares((3, 1)), Shares((2, 1))
+_BY_3_1 = Shares((3, 1))
 MESHES: tuple[tuple[Cut, ...], ...] = (
-    (2,), (4,), (2, 2), (BY_3_1,), (BY_2_1,), (Shares((2, 1, 1)),), (BY_3_1, 2), (2, BY_3_1),
+    (2,), (4,), (2, 2), (_BY_3_1,), (Shares((2, 1, 1)),), (_BY_3_1, 2), (2, _BY_3_1),
 )  # fmt: skip
-SAMPLE = 60
+THIRDS = (Shares((2, 1)),)
+"""A mesh that cuts no dim of most cases: these are run on it with all their dims three times as long."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +97,13 @@ def run(
     op_types: Collection[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
     cases: Sequence[OpView] = CASES,
-    sample: int = SAMPLE,
+    sample: int | None = None,
 ) -> OracleReport:
     """Check every rule of the registry, or those of `op_types`, on all of its cases.
 
     Every case has random inputs of its own, which depend on `seed` alone. `progress` is told how
-    many cases are done, and of how many. An op type without a case has a result with 0 cases. Where
-    a rule lists more than `sample` signatures of an op on another mesh than that of 2 devices, so many
-    are drawn.
+    many cases are done, and of how many. An op type without a case has a result with 0 cases. With a
+    `sample`, so many signatures are drawn where a rule lists more for an op, but on 2 devices.
     """
     wanted = {rule.op_type for rule in registry.all_rules()}
     if op_types is not None:
@@ -124,29 +124,35 @@ def _added(a: OpResult, b: OpResult) -> OpResult:
     return OpResult(a.op_type, *sums)
 
 
-def _check(view: OpView, seed: int, sample: int) -> OpResult:
+def _check(view: OpView, seed: int, sample: int | None) -> OpResult:
     rng = np.random.default_rng([seed, zlib.crc32(repr(view).encode())])
+    on_two = _judged(view, MESHES[:1], rng)
+    judged = on_two + _judged(view, MESHES[1:], rng, sample)
+    judged += _judged(threefold(view), [THIRDS], rng, sample)
+    ours = [{name: state[0] for name, state in s.items()} for s, fault in on_two if fault is None]
+    right = simulated_ops.valid_signatures(view, 2, rng)
+    others = [r for r in right if not any(agree(r, signature) for signature in ours)]
+    missing = tuple(sorted(f"{case_id(view)}: {_text(view, signature)}" for signature in others))
+    wrong, listed = tuple(f for _, f in judged if f is not None), len(right) - len(others)
+    return OpResult(view.type, 1, len(judged), wrong, len(right), listed, missing)
+
+
+def _judged(
+    view: OpView, meshes: Iterable[Cuts], rng: np.random.Generator, sample: int | None = None
+) -> list[tuple[NdSignature, str | None]]:
+    """Return the signatures of an op on meshes, each with what is wrong with it."""
     inputs = simulated_ops.sample_inputs(view, rng)
-    expected = simulated_ops.on_one_device(view, inputs)
-    checked, wrong, ours = 0, [], []
-    for mesh in MESHES:
+    expected, judged = simulated_ops.on_one_device(view, inputs), []
+    for mesh in meshes:
         found = nd_signatures(view, mesh)
-        if len(found) > sample and mesh != (2,):
+        if sample is not None and len(found) > sample:
             found = tuple(random.Random(int(rng.integers(2**32))).sample(found, sample))
         for signature in found:
             fault = simulated_ops.check_signature(
                 view, signature, mesh, rng, inputs=inputs, expected=expected
             )
-            if fault is not None:
-                wrong.append(fault)
-            elif mesh == (2,):
-                ours.append({name: state[0] for name, state in signature.items()})
-        checked += len(found)
-    right = simulated_ops.valid_signatures(view, 2, rng)
-    others = [r for r in right if not any(agree(r, signature) for signature in ours)]
-    missing = tuple(sorted(f"{case_id(view)}: {_text(view, signature)}" for signature in others))
-    listed = len(right) - len(others)
-    return OpResult(view.type, 1, checked, tuple(wrong), len(right), listed, missing)
+            judged.append((signature, fault))
+    return judged
 
 
 def _text(view: OpView, signature: Mapping[str, Sbp]) -> str:

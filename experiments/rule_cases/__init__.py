@@ -19,7 +19,7 @@ from experiments.rule_cases import (
     routing_cases,
 )
 from experiments.rule_cases.optimizer_cases import ADAM, MOMENTUM, UPDATE
-from experiments.rule_cases.reading import case, case_id
+from experiments.rule_cases.reading import case, case_id, threefold
 
 CASES: tuple[OpView, ...] = (
     *elementwise_cases.CASES,
@@ -33,4 +33,4 @@ CASES: tuple[OpView, ...] = (
     *cuda_cases.CASES,
 )
 
-__all__ = ["ADAM", "CASES", "MOMENTUM", "UPDATE", "case", "case_id"]
+__all__ = ["ADAM", "CASES", "MOMENTUM", "UPDATE", "case", "case_id", "threefold"]

@@ -1,4 +1,4 @@
-"""The NumPy oracle of distributed programs: run one on simulated ranks.
+"""The NumPy oracle of programs: run one on one device, or distributed on simulated ranks.
 
 Each rank has its own local tensors and nothing else. It reads others' only where a delivery says so, and
 knows no states: boxes, deliveries and attributes are all that is run.
@@ -18,13 +18,35 @@ from autoddl.sbp.local_program.instructions import (
     Property,
 )
 from autoddl.sbp.local_program.shard_boxes import Box
+from autoddl.sbp.numpy_oracle.simulated_ops import on_one_device
 from autoddl.sbp.numpy_oracle.simulated_tensors import Array, Locals
+from autoddl.sbp.program import Program
 from autoddl.sbp.rules.registry import LocalOp, OpView, find
 
 Rank = dict[Property, Array]
 
 _NEUTRAL = {"sum": 0.0, "max": -np.inf, "min": np.inf}
 _COMBINE: Mapping[str, np.ufunc] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def run_program(
+    program: Program, values: Mapping[str, Array], *, updates: bool = False
+) -> dict[str, Array]:
+    """Run forward and backward of a captured step on one device, with the rules' references.
+
+    `values` has the inputs and variables as whole arrays by tensor name; all tensors are returned.
+    What ops update in place has its new value, parameters where `updates` are run, too.
+
+    Raises:
+        RuleError: an op type has no rule.
+    """
+    known = dict(values)
+    for op in program.ops:
+        if updates or op.phase != "optimizer":
+            view = OpView.of(op, program.shapes(op))
+            results = on_one_device(view, {name: known[tensor] for name, tensor in op.inputs})
+            known |= {tensor: results[name] for name, tensor in op.operands if name in results}
+    return known
 
 
 def execute(local: LocalProgram, given: Mapping[str, Locals]) -> dict[Property, Locals]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, partial, reduce
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -252,7 +252,7 @@ class _Builder:
         seconds, sizes = zip(
             *[self._at(place, op, operands, found, kept) for place in self.places], strict=True
         )
-        return Domain(found, np.max(seconds, axis=0), np.max(sizes, axis=0))
+        return Domain(found, reduce(np.maximum, seconds), reduce(np.maximum, sizes))
 
     def _at(
         self, place: MeshPlace, op: Op, operands: Mapping[str, Tensor], found: Sequence[NdSignature],

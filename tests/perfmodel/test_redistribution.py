@@ -21,14 +21,13 @@ from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor
 from autoddl.sbp.boxing import ALL_REDUCE, COLLECTIVES, Boxing, boxing
 from autoddl.sbp.canonical import canonical
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.numpy_oracle.simulated_boxings import run_boxing, run_path
 from autoddl.sbp.numpy_oracle.simulated_tensors import assemble, shard
 from autoddl.sbp.shards import all_states, check_state, local_shape
 from autoddl.sbp.state import OWN, P_MAX, P_MIN, B, NdSbp, P, S, ordered
 from experiments.lib.oneflow_problems import redistributor
 from tests.sbp.shard_indices import shard_indices
 from tests.support.clusters import cluster
-from tests.support.simulated import run_path
-from tests.support.simulated_boxings import run_boxing
 
 PROFILE = cluster()
 CASES = [

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from autoddl.errors import AutoDDLError
 from autoddl.sbp import boxing as boxing_module
 from autoddl.sbp.boxing import Boxing, boxing
+from autoddl.sbp.numpy_oracle import simulated_boxings
+from autoddl.sbp.numpy_oracle.simulated_boxings import run_boxing
 from autoddl.sbp.numpy_oracle.simulated_tensors import assemble, shard
 from autoddl.sbp.shards import all_states, local_shape
 from autoddl.sbp.shares import Cut, Cuts, Shares
 from autoddl.sbp.state import P_MAX, P_MIN, B, NdSbp, P, S, Sbp, axis_states, ordered
-from tests.support import simulated_boxings
-from tests.support.simulated_boxings import run_boxing
 
 SPACES = [
     ((4,), (12,)), ((4,), (8, 4)), ((4,), (4, 8, 4)),

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autoddl.sbp.numpy_oracle.simulated_program import run_program
 from tests.support.eager_steps import eager_loss, eager_losses
-from tests.support.simulated import run_program
 
 MODELS = [
     ("dlrm", {}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from autoddl.sbp.numpy_oracle import simulated_tensors
+from autoddl.sbp.numpy_oracle.simulated_ops import on_one_device, sample_inputs
 from autoddl.sbp.rules import registry
+from autoddl.sbp.rules.candidates import nd_signatures
 from autoddl.sbp.rules.registry import IndexMap, LocalOp, index_map, linear
-from autoddl.sbp.shares import Shares
+from autoddl.sbp.shares import Cuts, Shares
 from experiments.proofs import oracle
-from experiments.rule_cases import CASES, case
+from experiments.rule_cases import CASES, case, threefold
 
 _PARTIAL_TABLE = "model_0 P, model_diff_indices_0 B, model_diff_values_0 P, learning_rate_0 B"
 # Right signatures that the rules leave out by design.
@@ -133,14 +135,47 @@ def test_seeds_cases_and_progress() -> None:
     ]  # fmt: skip
     assert runs[0].completeness == 1.0
     fewer = oracle.run(seed=3, op_types=types, cases=cases, sample=2)
-    # all on 2 devices, up to two on other meshes; three units, of the shares 2/1, divide no dim
-    assert [op.checked for op in fewer.ops] == [3 + 6 * 2 + 1, 2 + 6 * 2 + 1, 0]
+    # all on 2 devices, two on each other mesh; with one dim there are just B and S0
+    assert [op.checked for op in fewer.ops] == [3 + 7 * 2, 2 + 7 * 2, 0]
+
+
+def test_each_op_type_that_can_be_cut_is_cut_by_shares() -> None:
+    by_shares = (Shares((3, 1)),), (Shares((2, 1, 1)),), (Shares((3, 1)), 2), (2, Shares((3, 1)))
+    assert set(by_shares) < set(oracle.MESHES)
+    types = cut_types(CASES, (2,))
+    assert len(types) > 340
+    for mesh in by_shares:
+        assert cut_types(CASES, mesh) == types
+    assert len(cut_types(CASES, oracle.THIRDS)) < 100
+    assert cut_types(map(threefold, CASES), oracle.THIRDS) == types
+
+
+def cut_types(cases: Iterable[registry.OpView], mesh: Cuts) -> set[str]:
+    """Return the op types of which a signature cuts an operand."""
+    return {
+        view.type
+        for view in cases
+        for signature in nd_signatures(view, mesh)
+        if any(sbp.is_split for state in signature.values() for sbp in state)
+    }
+
+
+def test_dims_three_times_as_long_make_the_same_op() -> None:
+    """Attributes that hold sizes have the new ones, and the same dims are cut."""
+    rng = np.random.default_rng(0)
+    for view in CASES:
+        longer = threefold(view)
+        results = on_one_device(longer, sample_inputs(longer, rng))
+        sizes = {name: array.shape for name, array in results.items()}
+        assert sizes == {name: longer.shape[name] for name in sizes}
+        lost = set(registry.labelled(view)) ^ set(registry.labelled(longer))
+        assert lost <= {"cut g"}  # groups of convolutions, whose number is an attribute
 
 
 def test_cut_points_that_are_off_by_one_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each device is given its shard, and told that it begins elsewhere, or has another's."""
     types = {"matmul", "softmax", "embedding", "layer_norm_grad", "reduce_sum", "relu"}
-    assert oracle.run(seed=1, op_types=types).faults == ()
+    assert oracle.run(seed=1, op_types=types, sample=20).faults == ()
     right = simulated_tensors.pieces
 
     def off(array: Any, cut: Any, size: Any, axis: int) -> list[Any]:
@@ -150,7 +185,7 @@ def test_cut_points_that_are_off_by_one_are_found(monkeypatch: pytest.MonkeyPatc
         return list(np.split(array, ends, axis=axis))
 
     monkeypatch.setattr(simulated_tensors, "pieces", off)
-    report = oracle.run(seed=1, op_types=types)
+    report = oracle.run(seed=1, op_types=types, sample=20)
     assert all(op.wrong for op in report.ops if op.cases)
     assert all(":" in line.partition(" on mesh ")[2].split(": ")[0] for line in report.faults)
 

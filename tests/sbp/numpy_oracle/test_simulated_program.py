@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from autoddl.sbp.local_program.instructions import Communication, LocalTensor
+from autoddl.sbp.numpy_oracle.simulated_program import run_program
 from autoddl.sbp.numpy_oracle.simulated_tensors import close
 from autoddl.sbp.state import NdSbp
-from tests.support.local_programs import MODELS, local_program, program_of, unlike, whole_values
-from tests.support.simulated import run_program
+from experiments.proofs.lowered_steps import unlike, whole_values
+from tests.support.local_programs import MODELS, local_program, program_of
 
 MESHES = ("2:3/1", "3:2/1/1", "2:3/1x2", "2x2:3/1")
 

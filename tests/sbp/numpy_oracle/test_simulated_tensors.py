@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from autoddl.errors import AutoDDLError, RuleError
+from autoddl.sbp.numpy_oracle.simulated_boxings import run_boxing
 from autoddl.sbp.numpy_oracle.simulated_ops import check_signature, run_op, sample_inputs
 from autoddl.sbp.numpy_oracle.simulated_tensors import Locals, assemble, shard
 from autoddl.sbp.rules.registry import OpView
 from autoddl.sbp.shards import all_states, shard_slices
 from autoddl.sbp.state import NdSbp
 from experiments.rule_cases import CASES, case, case_id
-from tests.support.simulated_boxings import run_boxing
 
 RNG = np.random.default_rng(7)
 

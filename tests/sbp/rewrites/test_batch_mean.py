@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from autoddl.errors import AutoDDLError
+from autoddl.sbp.numpy_oracle.simulated_program import run_program
 from autoddl.sbp.program import Parameter, Program
 from autoddl.sbp.rewrites.batch_mean import check_mean
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from tests.support.programs import Builder, linear, mlp, mse, scaled, transformer
-from tests.support.simulated import run_program
 
 
 def total(g: Builder, x: str, *, keep: int = 0) -> str:

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pytest
 
 from autoddl.errors import AutoDDLError
+from autoddl.sbp.numpy_oracle.simulated_program import run_program
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rewrites.halves import HALF, SUM, halves, second
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from tests.support.programs import mlp, tied, transformer
-from tests.support.simulated import run_program
 
 Array = npt.NDArray[Any]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autoddl.sbp.numpy_oracle.simulated_program import run_program
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.program.blocks import layer_path, numbered
 from autoddl.sbp.program.ops_and_tensors import AGAIN
@@ -21,7 +22,6 @@ from autoddl.sbp.rewrites.recomputed_layers import (
 )
 from tests.sbp.rewrites.test_halves import drawn
 from tests.support.programs import Builder, activation, linear, mse, transformer
-from tests.support.simulated import run_program
 
 DEEP = transformer(layers=3, batch=4)
 

@@ -11,6 +11,7 @@ import pytest
 
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.numpy_oracle.simulated_program import run_program
 from autoddl.sbp.program import Parameter, Program
 from autoddl.sbp.rewrites.in_parts.sync_batchnorm import PREFIX, is_synchronised, synchronised
 from autoddl.sbp.rewrites.in_parts.whole_batchnorm import in_one_op
@@ -21,7 +22,6 @@ from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.lib.oneflow_problems import build
 from tests.support.clusters import cluster
 from tests.support.programs import Builder, mse
-from tests.support.simulated import run_program
 
 Array = npt.NDArray[Any]
 EPSILON, MOMENTUM = 1e-5, 0.9

@@ -7,6 +7,7 @@ import pytest
 
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.numpy_oracle.simulated_program import run_program
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.in_parts.whole_masks import (
     PREFIX,
@@ -22,7 +23,6 @@ from experiments.lib.oneflow_problems import build
 from tests.sbp.rewrites.test_halves import drawn
 from tests.support.clusters import cluster
 from tests.support.programs import Builder, linear, mse
-from tests.support.simulated import run_program
 
 RATE = 0.10000000149011612
 SCALE = 1.1111111640930176

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.simulated import run_program
+from autoddl.sbp.numpy_oracle.simulated_program import run_program
 
 
 def joined(parts: Callable[[Any], Any]) -> Callable[[Any], Any]:

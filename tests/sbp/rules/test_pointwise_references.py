@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autoddl.sbp.numpy_oracle.simulated_program import run_program
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules import activation, comparison, registry, select, unary
 from autoddl.sbp.rules.pointwise import broadcast_dims
 from autoddl.sbp.rules.registry import find
 from experiments.rule_cases import case
-from tests.support.simulated import run_program
 
 WIDE, NEAR, ABOVE, POSITIVE = (-4.0, 4.0), (-0.9, 0.9), (1.2, 3.0), (0.5, 2.0)
 

@@ -7,6 +7,7 @@ import pytest
 
 from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.numpy_oracle.simulated_program import run_program
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.forward_positions import positions, stages
 from autoddl.sbp.rewrites.in_parts.whole_masks import in_one_dropout, is_drawn, with_whole_masks
@@ -17,7 +18,6 @@ from tests.autoddl.planner.stages.test_staged_assignment import random_cuts
 from tests.sbp.rewrites.test_halves import drawn
 from tests.sbp.rewrites.test_whole_masks import program
 from tests.support.clusters import cluster
-from tests.support.simulated import run_program
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,9 @@ from autoddl.search.result import SearchOptions
 from autoddl.search.rivals.random_sampling import random_assignment
 from autoddl.search.solvers import coordinate
 from experiments.lib.oneflow_problems import build
+from experiments.proofs.lowered_steps import unlike, whole_values
 from tests.support.clusters import cluster
-from tests.support.local_programs import unlike, updatable, whole_values
+from tests.support.local_programs import updatable
 from tests.support.programs import mlp, transformer
 
 

@@ -1,4 +1,4 @@
-"""Boxings on simulated ranks: each group of a collective with nothing but what its members hold."""
+"""The NumPy oracle of boxings: each group of a collective with nothing but what its members hold."""
 
 from __future__ import annotations
 
@@ -38,6 +38,20 @@ def run_boxing(
         outcome = _exchange(box.primitive, [locals_[rank] for rank in group], before, after, cut)
         for rank, local in zip(group, outcome, strict=True):
             result[rank] = local
+    return result
+
+
+def run_path(
+    locals_: Sequence[Array], src: NdSbp, path: Sequence[NdSbp], shape: Sequence[int], mesh: Cuts
+) -> Locals:
+    """Perform the boxings of a path one after the other, from `src` on.
+
+    Raises:
+        AutoDDLError: as `run_boxing`.
+    """
+    result, here = list(locals_), src
+    for state in path:
+        result, here = run_boxing(result, here, state, shape, mesh), state
     return result
 
 
