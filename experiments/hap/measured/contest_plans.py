@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import autoddl
-from autoddl.api import AskedPlan, Plan
+from autoddl.api import Plan
 from autoddl.engine import engines
-from autoddl.engine.oneflow.model.script_model import SCRIPT
 from autoddl.perfmodel.profile import Profile
-from autoddl.planner import choose
-from autoddl.planner.plan_options import Options
-from autoddl.planner.share_vectors import compute_s
+from autoddl.planner.uneven.share_vectors import compute_s
 from autoddl.sbp.mesh import Axis, Mesh
 from autoddl.sbp.program import Program
-from autoddl.search.budget import Budget
 from experiments.hap.measured.bed_profile import virtual_profile
 from experiments.hap.measured.share_study import ShareBed, Vector, vectors
 
@@ -80,12 +76,7 @@ class ContestPlans:
 
     def _on(self, mesh: Mesh) -> Plan:
         """Return the best plan on a mesh with shares."""
-        options = Options(
-            cluster=self.bed.bed.cluster, profile=self.profile, budget=Budget.of(self.budget_s),
-            pipeline=1,
-        )  # fmt: skip
-        asked = AskedPlan(self.program, options).request(SCRIPT, self.program, options)
-        return Plan.of(choose.best(replace(asked, mesh=mesh), 1)[0])
+        return self._optimized(mesh=mesh, engine=SCRIPTS)
 
     def _virtual(self) -> Plan:
         outer = self.bed.bed.cluster.levels[0].name
