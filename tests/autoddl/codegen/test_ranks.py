@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 SCRIPT = Path(__file__).parent / "rank_scripts" / "train.py"
 ROOT = str(Path(__file__).parents[3])
 STEPS = 3
-RATES = {"sgd": 0.1, "adamw": 1e-3}  # as the zoo's graphs have them
+RATES = {"sgd": 0.1, "adamw": 1e-3, "clipped_sgd": 0.1}  # as the zoo's graphs have them
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,7 @@ def before_the_head(module: str) -> int | None:
 UNEVEN = Case("uneven", "mlp", "4", "data parallel", uneven=6)
 UNEVEN_2D = Case("uneven_2d", "mlp", "2x2", uneven=7)
 ONE_BLOCK = (("depths", (0, 0, 1)),)  # of TransGAN, behind both kinds of upsampling and in windows
+CLIPPED = (("layers", 1), ("optimizer", "clipped_sgd"))
 CASES = (
     Case("gpt", "gpt", "2x2", sizes=(("layers", 1),)),
     Case("alexnet_checked", "alexnet", "2x2", checked=True),
@@ -110,7 +111,7 @@ CASES = (
     Case("mlp_3d_checked", "mlp", "2x2x1", checked=True),  # an axis of one device is an axis, too
     # with local tensors: baselines, or random states
     Case("gpt_by_3_1", "gpt", "2:3/1", "ZeRO 2", sizes=(("layers", 1),)),
-    Case("gpt_by_2_1_1", "gpt", "3:2/1/1", "Megatron", sizes=(("layers", 1),)),
+    Case("gpt_by_2_1_1_clipped", "gpt", "3:2/1/1", "Megatron", sizes=CLIPPED),
     Case("vgg13_by_3_1_random", "vgg13", "2:3/1", ""),
     Case("mlp_by_3_1_x_2_random", "mlp", "2:3/1x2", "", sizes=(("optimizer", "adamw"),)),
 )
@@ -203,6 +204,8 @@ def trained_alone(
             loss = graph.loss(model(*xs), y) if hasattr(graph, "loss") else model(*xs, y)
             (loss / micro_batches).backward()
             total += float(loss.numpy()) / micro_batches
+        if any("clip_grad_max_norm" in group for group in optimizer.param_groups):
+            optimizer.clip_grad()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(total)

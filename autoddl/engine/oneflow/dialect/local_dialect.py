@@ -36,7 +36,8 @@ _FUNCTIONS = (
     "exchanged", "stretched", "first_only", "along", "dual", "moved", "in_turn", "boxed", "summed_back",
     "as_local", "as_whole",
 )  # fmt: skip
-_NAMES = frozenset({"GROUPS", "LOSS", "PLACE", "SHARES", "TURN", *_FUNCTIONS})
+_CLIP = "clip_gradients(params, optimizer)"
+_NAMES = frozenset({"GROUPS", "LOSS", "PLACE", "SHARES", "TURN", "clip_gradients", *_FUNCTIONS})
 
 # Ops that look at where their shard begins, by the operand and dim (from the end where negative) that
 # therefore stays whole.
@@ -144,24 +145,21 @@ class LocalDialect:
         return value
 
     def script(self, content: ScriptContent) -> str:
-        """Return the text of a whole script.
-
-        Raises:
-            AutoDDLError: gradients are clipped, by a norm that no rank has all of.
-        """
-        if content.optimizer is not None and content.optimizer.clips:
-            raise AutoDDLError(
-                "codegen: clipping of gradients is not written over shares yet; plan with shares=False"
-            )
+        """Return the text of a whole script."""
         part = [functions_of("module_parameters", "part")]
+        optimizer = content.optimizer
+        clipping = [functions_of("local_model", "clip_gradients")]
         parts = [
             _tables(content),
             functions_of("local_model", *_FUNCTIONS),
             "GROUPS = groups()\nTURN = []  # what the last function with a gradient of its own handed on",
             *(part if any("part(p" in function for function in content.functions) else []),
             *content.functions,
-            optimizer_text(content.optimizer, content.top, stages=False, idle=False),
-            *schedule_text(content.optimizer),
+            *(clipping if optimizer is not None and optimizer.clips else []),
+            optimizer_text(
+                optimizer, content.top, stages=False, clip="clip_gradients(params, optimizer)"
+            ),
+            *schedule_text(optimizer),
             functions_of(
                 "local_model", "train_step", "load_parameters", "save_checkpoint", "batches"
             ),

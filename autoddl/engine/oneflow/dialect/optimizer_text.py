@@ -56,11 +56,16 @@ _SCHEDULES = {  # the graph's name: OneFlow's class, and the graph's names of it
 
 
 def optimizer_text(
-    optimizer: Optimizer | None, top: str, *, stages: bool, idle: bool = False
+    optimizer: Optimizer | None,
+    top: str,
+    *,
+    stages: bool,
+    idle: bool = False,
+    clip: str = "optimizer.clip_grad()",
 ) -> str:
     """Return the functions that make and use the optimizer; with stages, that of a stage's parameters.
 
-    `idle`: some stage has none.
+    `idle`: some stage has none. `clip` is the call that clips gradients, where some are clipped.
     """
     if optimizer is None:
         return _NONE
@@ -71,7 +76,7 @@ def optimizer_text(
     written = "".join(f", {key}={value}" for key, value in same.items())
     made = f"return flow.optim.{optimizer.kind}({name}, lr=learning_rate{written})"
     lines += layout.laid_out(made, 4) or [f"    {made}"]
-    steps = ["optimizer.clip_grad()"] if optimizer.clips else []
+    steps = [clip] if optimizer.clips else []
     steps += ["optimizer.step()", "optimizer.zero_grad()"]
     if idle:
         steps = ["if optimizer is not None:", *(f"    {step}" for step in steps)]

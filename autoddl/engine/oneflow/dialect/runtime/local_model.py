@@ -219,6 +219,28 @@ def as_whole(tensor, state=None):
     return moved(tensor.detach(), state, [B] * len(state)).numpy().copy()
 
 
+def clip_gradients(params, optimizer):
+    """Scale each group's gradients down to its largest norm; what several places have counts once."""
+    states = {hash(params[name]): state for name, state in PARAMETERS.items()}
+    for group in optimizer.param_groups:
+        if not group._enable_clip_grad:
+            continue
+        order, norms = float(group["clip_grad_norm_type"]), []
+        trained = [parameter for parameter in group.parameters if parameter.grad is not None]
+        for parameter in trained:
+            places = zip(states[hash(parameter)], PLACE, strict=True)
+            counted = np.isinf(order) or all(entry != B or place == 0 for entry, place in places)
+            norm = flow.linalg.vector_norm(parameter.grad.detach(), order)
+            norms.append(norm if counted else flow.zeros_like(norm))
+        norm = flow.linalg.vector_norm(flow.stack(norms), order)
+        for axis in range(len(PLACE)):
+            each = collective(norm.reshape(1), axis, flow.sbp.split(0), flow.sbp.broadcast)
+            norm = flow.linalg.vector_norm(each, order)
+        factor = (group["clip_grad_max_norm"] / (norm + 1e-6)).clamp(max=1.0)
+        for parameter in trained:
+            parameter.grad.detach().mul_(factor)
+
+
 def loss_of(params, *inputs):
     """Stand for the model's function."""
     return sum(inputs)
