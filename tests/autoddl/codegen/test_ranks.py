@@ -25,6 +25,7 @@ from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.in_parts.sync_batchnorm import synchronised
+from autoddl.sbp.rewrites.in_parts.whole_masks import with_whole_masks
 from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.lib.oneflow_problems import build
 from tests.autoddl.codegen import functional_models
@@ -88,6 +89,7 @@ UNEVEN = Case("uneven", "mlp", "4", "data parallel", uneven=6)
 UNEVEN_2D = Case("uneven_2d", "mlp", "2x2", uneven=7)
 ONE_BLOCK = (("depths", (0, 0, 1)),)  # of TransGAN, behind both kinds of upsampling and in windows
 CLIPPED = (("layers", 1), ("optimizer", "clipped_sgd"))
+ADAMW = (("optimizer", "adamw"),)
 CASES = (
     Case("gpt", "gpt", "2x2", sizes=(("layers", 1),)),
     Case("alexnet_checked", "alexnet", "2x2", checked=True),
@@ -98,7 +100,7 @@ CASES = (
     ),
     UNEVEN,
     UNEVEN_2D,
-    Case("summed", "mlp", "2x2", micro_batches=3, sizes=(("optimizer", "adamw"),)),
+    Case("summed", "mlp", "2x2", micro_batches=3, sizes=ADAMW),
     Case("idle", "mlp", "2", "data parallel", 2, 2, lambda m: int(not m)),
     Case("tied_2x2", "bert", "2", "ZeRO 2", 2, 3, before_the_head),
     Case("sums", "sums", "2x2", "coordinate"),
@@ -110,10 +112,10 @@ CASES = (
     Case("transgan_1_2_1", "transgan", "", "", 3, 3, sizes=ONE_BLOCK, parts=("1", "2", "1")),
     Case("mlp_3d_checked", "mlp", "2x2x1", checked=True),  # an axis of one device is an axis, too
     # with local tensors: baselines, or random states
-    Case("gpt_by_3_1", "gpt", "2:3/1", "ZeRO 2", sizes=(("layers", 1),)),
+    Case("gpt_by_3_1_masked", "gpt", "2:3/1", "ZeRO 2", sizes=(("layers", 1), ("dropout", 0.1))),
     Case("gpt_by_2_1_1_clipped", "gpt", "3:2/1/1", "Megatron", sizes=CLIPPED),
     Case("vgg13_by_3_1_random", "vgg13", "2:3/1", ""),
-    Case("mlp_by_3_1_x_2_random", "mlp", "2:3/1x2", "", sizes=(("optimizer", "adamw"),)),
+    Case("mlp_by_3_1_x_2_random", "mlp", "2:3/1x2", "", sizes=ADAMW),
 )
 Seen = Callable[[Case], list[dict[str, Any]]]
 
@@ -181,7 +183,8 @@ def by_shares(program: Program, mesh: str, search: str) -> Plan:
     """Return the plan of a baseline over shares, or one of random states."""
     if search:
         return autoddl.optimize(program, mesh=mesh, search=search, engine="script")
-    problem = build(program, Mesh.parse(mesh), profiles.load(None), engine=SCRIPTS)
+    parted = with_whole_masks(synchronised(program), alike=SCRIPTS.masks_alike)
+    problem = build(parted, Mesh.parse(mesh), profiles.load(None), engine=SCRIPTS)
     return Plan.of(make_plan(problem, problem.result("by hand", random_assignment(problem, 2))))
 
 
@@ -196,6 +199,10 @@ def trained_alone(
     """Return the losses of one process that adds up the gradients of micro-batches."""
     import oneflow as flow
 
+    flow.manual_seed(0)  # as on ranks
+    for module in model.modules():
+        if isinstance(module, flow.nn.Dropout):
+            module.generator = None  # that of the seed, not one of its own
     losses = []
     for _ in range(STEPS):
         total = 0.0

@@ -21,7 +21,7 @@ from autoddl.engine.oneflow.dialect import op_writers as w
 from autoddl.engine.oneflow.dialect import script_tables
 from autoddl.engine.oneflow.dialect.op_templates import TEMPLATES
 from autoddl.engine.oneflow.dialect.optimizer_text import optimizer_text, schedule_text
-from autoddl.engine.oneflow.dialect.runtime_source import functions_of
+from autoddl.engine.oneflow.dialect.runtime_source import called, functions_of
 from autoddl.engine.oneflow.dialect.script_frame import header, main_function
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
@@ -36,8 +36,12 @@ _FUNCTIONS = (
     "exchanged", "stretched", "first_only", "along", "dual", "moved", "in_turn", "boxed", "summed_back",
     "as_local", "as_whole",
 )  # fmt: skip
-_CLIP = "clip_gradients(params, optimizer)"
-_NAMES = frozenset({"GROUPS", "LOSS", "PLACE", "SHARES", "TURN", "clip_gradients", *_FUNCTIONS})
+_CALLED = {
+    "part": "module_parameters", "dropped": "local_layers",
+    "clip_gradients": "local_model",
+}  # fmt: skip
+"""The functions that only some scripts call, and their modules."""
+_NAMES = frozenset({"GROUPS", "LOSS", "PLACE", "SHARES", "TURN", *_FUNCTIONS, *_CALLED})
 
 # Ops that look at where their shard begins, by the operand and dim (from the end where negative) that
 # therefore stays whole.
@@ -50,7 +54,7 @@ _BY_PLACE: Mapping[str, tuple[tuple[str, int], ...]] = {
     "triu": (("in_0", -1), ("in_0", -2)),
 }
 _ALONG_AXIS = {"gather": ("in_0", "axis"), "dim_gather": ("input_0", "dim")}
-_UNWRITTEN = ("normalization", "dropout", "bernoulli", "uniform", "normal", "randperm")
+_DRAWN = ("uniform", "normal", "randperm")
 
 
 def sized(name: str, operand: str, attr: str) -> Callable[[ScriptOp], Expr]:
@@ -73,9 +77,8 @@ def _own(sizes: tuple[int, ...], state: NdSbp) -> list[object]:
     ]
 
 
-def made(function: str) -> Callable[[ScriptOp], Expr]:
+def made(whole: w.Write) -> w.Write:
     """Write an op without inputs: all make it whole, and keep what is theirs."""
-    whole = w.made_whole(function)
 
     def write(op: ScriptOp) -> Expr:
         state = op.states[op.output]
@@ -85,6 +88,14 @@ def made(function: str) -> Callable[[ScriptOp], Expr]:
         return call("moved", whole(op), before, Expr(state_text(state)))
 
     return write
+
+
+def dropped(op: ScriptOp) -> Expr:
+    """Write a dropout, of whose mask, which all ranks draw whole and alike, each takes its part."""
+    x, rate, state = op.args["in_0"], op.floats("rate"), op.states["in_0"]
+    if not any(entry.is_split for entry in state):
+        return call("F.dropout", x, p=rate)
+    return call("dropped", x, rate, tuple(op.shape["in_0"]), Expr(state_text(state)))
 
 
 def counted(op: ScriptOp) -> Expr:
@@ -110,8 +121,10 @@ class LocalDialect:
         "expand": Template(sized("expand", "in_0", "expand_shape"), "", inline=True),
         "scalar_mul": Template(w.scaled, "", inline=True),  # a mean of means is none
         "nll": Template(counted, "losses"),
-        "arange": Template(made("arange"), "positions"),
-        "constant": Template(made("full"), "constant"),
+        "arange": Template(made(w.made_whole("arange")), "positions"),
+        "constant": Template(made(w.made_whole("full")), "constant"),
+        **{name: Template(made(w.drawn_whole), "drawn") for name in _DRAWN},
+        "dropout": Template(dropped, ""),
     }
     globals: frozenset[str] = script_tables.GLOBALS | _NAMES
 
@@ -146,19 +159,16 @@ class LocalDialect:
 
     def script(self, content: ScriptContent) -> str:
         """Return the text of a whole script."""
-        part = [functions_of("module_parameters", "part")]
         optimizer = content.optimizer
-        clipping = [functions_of("local_model", "clip_gradients")]
+        clip = "clip_gradients(params, optimizer)"
+        updating = optimizer_text(optimizer, content.top, stages=False, clip=clip)
         parts = [
             _tables(content),
             functions_of("local_model", *_FUNCTIONS),
             "GROUPS = groups()\nTURN = []  # what the last function with a gradient of its own handed on",
-            *(part if any("part(p" in function for function in content.functions) else []),
+            *called((*content.functions, updating), _CALLED),
             *content.functions,
-            *(clipping if optimizer is not None and optimizer.clips else []),
-            optimizer_text(
-                optimizer, content.top, stages=False, clip="clip_gradients(params, optimizer)"
-            ),
+            updating,
             *schedule_text(optimizer),
             functions_of(
                 "local_model", "train_step", "load_parameters", "save_checkpoint", "batches"
@@ -200,8 +210,8 @@ def _shares(mesh: Mesh) -> list[tuple[int, ...]]:
 
 
 def _check_op(op: Op, shapes: Mapping[str, tuple[int, ...]], signature: NdSignature) -> None:
-    """Raise AutoDDLError for an op that depends on where its shard begins, or draws numbers."""
-    if op.type in _UNWRITTEN:
+    """Raise AutoDDLError for an op that depends on where its shard begins, or on its rows alone."""
+    if op.type == "normalization":
         raise AutoDDLError(
             f"codegen: op {op.name} is a {op.type}, which is not written over shares; plan "
             "with shares=False"

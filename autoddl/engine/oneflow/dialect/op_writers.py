@@ -177,8 +177,16 @@ def _made(op: ScriptOp, function: str, **where: Expr) -> Expr:
 
 def drawn(op: ScriptOp) -> Expr:
     """Write random numbers, the same on every device."""
-    attr, where = op.op.attr, {"placement": op.placement}
-    where["sbp"] = Expr(sbp_text(op.states[op.output]))
+    return _drawn(op, placement=op.placement, sbp=Expr(sbp_text(op.states[op.output])))
+
+
+def drawn_whole(op: ScriptOp) -> Expr:
+    """Write random numbers as a local tensor that has all of them."""
+    return _drawn(op, device=op.placement)
+
+
+def _drawn(op: ScriptOp, **where: Expr) -> Expr:
+    attr = op.op.attr
     if op.op.type == "randperm":
         return call("flow.randperm", attr["n"], **where)
     if op.op.type == "uniform":

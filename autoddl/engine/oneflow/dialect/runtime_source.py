@@ -6,6 +6,8 @@ The modules of `runtime` import OneFlow, which is not needed to write a script.
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +19,16 @@ def functions_of(module: str, *names: str) -> str:
     """Return the source of functions of a module of `runtime`, or of one with dots, in this order."""
     known = _functions(module if "." in module else f"{_RUNTIME}.{module}")
     return "\n\n\n".join(known[name] for name in names)
+
+
+def called(texts: Iterable[str], known: Mapping[str, str]) -> list[str]:
+    """Return the source of those functions that are called somewhere; `known` has the module of each."""
+    text = "\n".join(texts)
+    return [
+        functions_of(module, name)
+        for name, module in known.items()
+        if re.search(rf"\b{name}\(", text)
+    ]
 
 
 @lru_cache

@@ -13,7 +13,7 @@ from autoddl.codegen.templates import Template
 from autoddl.engine.oneflow.dialect import script_tables, terms
 from autoddl.engine.oneflow.dialect.op_templates import TEMPLATES
 from autoddl.engine.oneflow.dialect.optimizer_text import optimizer_text, schedule_text
-from autoddl.engine.oneflow.dialect.runtime_source import functions_of
+from autoddl.engine.oneflow.dialect.runtime_source import called, functions_of
 from autoddl.engine.oneflow.dialect.script_frame import header, main_function
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
@@ -62,7 +62,7 @@ class OneFlowDialect:
         parts = [
             script_tables.tables(content),
             functions_of(model, "as_global", "as_whole"),
-            *_part(content),
+            *called(content.functions, _CALLED),
             *content.functions,
             optimizer_text(content.optimizer, content.top, stages=staged, idle=content.has_idle),
             *schedule_text(content.optimizer, idle=content.has_idle),
@@ -75,20 +75,8 @@ class OneFlowDialect:
         return header(content.plan, body, content.top) + body
 
 
-_CALLED = {
-    "part(p": ("module_parameters", "part"),
-    "whole_batch_norm(": ("batch_statistics", "whole_batch_norm"),
-}
-"""What only some models' functions call: the module of each, and its name there."""
-
-
-def _part(content: ScriptContent) -> list[str]:
-    """Return the functions that only some models' functions call."""
-    return [
-        functions_of(*where)
-        for call, where in _CALLED.items()
-        if any(call in function for function in content.functions)
-    ]
+_CALLED = {"part": "module_parameters", "whole_batch_norm": "batch_statistics"}
+"""The functions that only some models' functions call, and their modules."""
 
 
 def _step(content: ScriptContent) -> list[str]:

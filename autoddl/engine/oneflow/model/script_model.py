@@ -36,5 +36,6 @@ SCRIPT: EngineModel = replace(
     ),
     streams=(SEPARATE_STREAMS,),
     collectives={},  # eager: each by itself
+    masks_alike=False,  # each dropout draws on from where the last one has left off
     runs_graphs=False,
 )

@@ -31,6 +31,7 @@ def train(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     staged = hasattr(script, "STAGE")
     first = next(script.batches(case["data"]))
     parts = [] if staged else [tuple(shard(tensor).shape) for tensor in first]
+    flow.manual_seed(0)
     losses, stream = [], script.batches(case["data"])
     for _ in range(case["steps"]):
         if hasattr(script, "MICRO_BATCHES") and not staged:
