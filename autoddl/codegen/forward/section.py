@@ -108,8 +108,10 @@ class Section:
 
     def summed_axes(self, op: Op, operand: str) -> tuple[int, ...]:
         """Return the axes that cut an op and not an operand: its gradients add up over them."""
-        signature = self.plan.signatures[op.name]
-        if not self.program.tensor[dict(op.inputs)[operand]].dtype.startswith(_REAL):
+        signature, tensor = self.plan.signatures[op.name], dict(op.inputs)[operand]
+        variable = self.program.parameter.get(tensor)
+        frozen = variable is not None and variable.update is None
+        if frozen or not self.program.tensor[tensor].dtype.startswith(_REAL):
             return ()
         return tuple(
             axis

@@ -1,4 +1,5 @@
-"""Scripts of all models of the zoo, and of functional ones, under random plans, with and without stages.
+"""Scripts of all models of the zoo, and of functional ones, under random plans, with and without stages,
+and over shares.
 
 All ops have templates, and ruff finds nothing: no name that is not there (F821), no line too long.
 """
@@ -10,9 +11,14 @@ from pathlib import Path
 import pytest
 
 from autoddl.api import Plan
+from autoddl.engine.oneflow.model.script_model import SCRIPT
 from autoddl.perfmodel import profile
+from autoddl.plan.value import PlanValue
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
+from autoddl.sbp.rewrites.in_parts.sync_batchnorm import synchronised
+from autoddl.sbp.rewrites.in_parts.whole_masks import with_whole_masks
 from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.lib import oneflow_problems as builder
 from tests.autoddl.codegen import functional_models
@@ -25,6 +31,7 @@ MODELS = (
     "mlp", "alexnet", "vgg13", "resnet50", "unet", "gpt", "bert", "vit", "t5", "llama", "dlrm",
     "bert_moe", "vit_moe", "transgan",
 )  # fmt: skip
+BY_SHARES = "resnet50", "llama", "vit_moe"  # BatchNorms, embeddings, experts
 
 
 def in_halves(plan: Plan) -> Plan:
@@ -33,6 +40,13 @@ def in_halves(plan: Plan) -> Plan:
     forward = [op.module for op in plan.program.ops if op.phase == "forward"]
     place = {module: i for i, module in enumerate(dict.fromkeys(forward))}
     return in_stages(plan, 2, 4, lambda module: int(2 * place[module] >= len(place)))
+
+
+def by_shares(program: Program) -> PlanValue:
+    """Return a random plan over shares, of what scripts can."""
+    parted = with_whole_masks(synchronised(program), alike=False)
+    problem = builder.build(parted, Mesh.parse("2:3/1x2"), profile.load(None), engine=SCRIPT)
+    return make_plan(problem, problem.result("random", random_assignment(problem, 0)))
 
 
 @pytest.mark.oneflow
@@ -48,7 +62,10 @@ def test_ruff_finds_nothing_in_scripts(name: str, tmp_path: Path) -> None:
         staged = in_stages(plan, 2, 4, functional_models.halves)
     else:
         staged = in_halves(plan)
-    files = [tmp_path / "whole.py", tmp_path / "stages.py"]
-    for file, each in zip(files, (plan, staged), strict=True):
+    plans = {"whole.py": plan, "stages.py": staged}
+    if name in BY_SHARES:
+        plans["shares.py"] = by_shares(program)
+    files = [tmp_path / file for file in plans]
+    for file, each in zip(files, plans.values(), strict=True):
         file.write_text(generate(each))
     assert ruff(*files) == ""

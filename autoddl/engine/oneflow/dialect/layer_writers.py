@@ -72,14 +72,15 @@ def pooled(function: str) -> Callable[[ScriptOp], Expr]:
     return write
 
 
-def batch_norm(op: ScriptOp) -> Expr:
+def batch_norm(op: ScriptOp, *axes: int) -> Expr:
+    """Write a BatchNorm; `axes` are arguments of the function that has statistics of the whole batch."""
     a, none = op.args, Expr("None")
     moving = (a.get("moving_mean_0", none), a.get("moving_variance_0", none))
     inputs = (a["x_0"], *moving, a["gamma_0"], a["beta_0"])
     momentum = round(1 - op.floats("momentum"), 6)
     cut = op.op.attr["training"] and op.states["x_0"].cutting(0)
     if cut and OWN not in op.states["mean_0"]:
-        return call("whole_batch_norm", *inputs, Expr(repr(momentum)), op.floats("epsilon"))
+        return call("whole_batch_norm", *inputs, Expr(repr(momentum)), op.floats("epsilon"), *axes)
     return call(
         "F.batch_norm", *inputs, training=op.attr("training"), momentum=momentum,
         eps=op.floats("epsilon"),

@@ -29,7 +29,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shares import Shares
-from autoddl.sbp.state import B, NdSbp
+from autoddl.sbp.state import OWN, B, NdSbp
 
 _FUNCTIONS = (
     "groups", "own", "lengths", "padded", "collective", "summed", "gathered", "sliced", "scattered",
@@ -37,7 +37,7 @@ _FUNCTIONS = (
     "as_local", "as_whole",
 )  # fmt: skip
 _CALLED = {
-    "part": "module_parameters", "dropped": "local_layers",
+    "part": "module_parameters", "dropped": "local_layers", "whole_batch_norm": "local_layers",
     "clip_gradients": "local_model",
 }  # fmt: skip
 """The functions that only some scripts call, and their modules."""
@@ -98,6 +98,11 @@ def dropped(op: ScriptOp) -> Expr:
     return call("dropped", x, rate, tuple(op.shape["in_0"]), Expr(state_text(state)))
 
 
+def normalised(op: ScriptOp) -> Expr:
+    """Write a BatchNorm, with statistics of all samples where axes cut these."""
+    return layer.batch_norm(op, *op.states["x_0"].cutting(0))
+
+
 def counted(op: ScriptOp) -> Expr:
     """Write the losses of targets, or which of them count."""
     return layer.nll(op, boxed=lambda found, before, after: _boxed(found, before, after))
@@ -125,6 +130,7 @@ class LocalDialect:
         "constant": Template(made(w.made_whole("full")), "constant"),
         **{name: Template(made(w.drawn_whole), "drawn") for name in _DRAWN},
         "dropout": Template(dropped, ""),
+        "normalization": Template(normalised, ""),
     }
     globals: frozenset[str] = script_tables.GLOBALS | _NAMES
 
@@ -211,10 +217,10 @@ def _shares(mesh: Mesh) -> list[tuple[int, ...]]:
 
 def _check_op(op: Op, shapes: Mapping[str, tuple[int, ...]], signature: NdSignature) -> None:
     """Raise AutoDDLError for an op that depends on where its shard begins, or on its rows alone."""
-    if op.type == "normalization":
+    if any(OWN in state for state in signature.values()):
         raise AutoDDLError(
-            f"codegen: op {op.name} is a {op.type}, which is not written over shares; plan "
-            "with shares=False"
+            f"codegen: op {op.name} ({op.type}) has statistics of each device's own samples, of which "
+            "shares give devices unlike numbers; plan without allow_local_batchnorm, or with shares=False"
         )
     whole = list(_BY_PLACE.get(op.type, ()))
     if op.type in _ALONG_AXIS:

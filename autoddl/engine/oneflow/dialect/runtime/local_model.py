@@ -271,13 +271,10 @@ def load_parameters(path):
     if missing:
         raise SystemExit(f"{path}: no {missing[0]} in it; save the planned model's state_dict()")
     params = dict(stored)
-    for name, state in BUFFERS.items():
-        params[name] = as_local(stored[name].numpy(), state)
-    for name, state in PARAMETERS.items():
-        shard = as_local(
-            stored[name].numpy(), state
-        ).clone()  # of a view views would begin elsewhere
-        params[name] = flow.nn.Parameter(shard)
+    for name, state in {**PARAMETERS, **BUFFERS}.items():
+        # A copy: of a view views would begin elsewhere.
+        shard = as_local(stored[name].numpy(), state).clone()
+        params[name] = flow.nn.Parameter(shard) if name in PARAMETERS else shard
     return params
 
 
