@@ -29,7 +29,7 @@ from typing import NamedTuple, Protocol
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
-from autoddl.sbp.shares import Cut
+from autoddl.sbp.shares import Cut, Cuts
 from autoddl.sbp.state import NdSbp
 
 
@@ -101,10 +101,10 @@ class StageMemory(Protocol):
     """The memory of a stage of a pipeline, on the device that needs most."""
 
     def __call__(
-        self, mesh: Sequence[int], stage: Layout, *, micro_batches: int, in_flight: int,
+        self, cuts: Cuts, stage: Layout, *, micro_batches: int, in_flight: int,
         recompute: bool, joined: bool,
     ) -> MemoryEstimate:  # fmt: skip
-        """Return what the layout of a stage takes, as a program of its own on a mesh of these sizes.
+        """Return what the layout of a stage takes, as a program of its own on a mesh of these cuts.
 
         Of `in_flight` micro-batches the forward pass is done and the backward pass is not; with
         `recompute` that makes all forward results again. `joined` is what `joins_stages` tells.

@@ -239,7 +239,7 @@ class Staged(StageMoves):
     def stage_memory(self, stage: int) -> MemoryEstimate:
         """Return the memory of one stage."""
         return self.engine.stage_memory(
-            self.assigned(stage).problem.mesh.shape,
+            self.assigned(stage).problem.mesh.cuts,
             self.stage_run(stage),
             micro_batches=self.micro_batches,
             in_flight=self.in_flight[stage],

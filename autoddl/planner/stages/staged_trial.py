@@ -30,6 +30,7 @@ from autoddl.planner.stages.cuts import ClassStates, Cuts, cut_places, sums
 from autoddl.planner.stages.part_classes import PartClass, Pools, part_classes
 from autoddl.planner.stages.stage_links import Links
 from autoddl.planner.stages.staged_assignment import Staged
+from autoddl.planner.uneven.share_vectors import share_meshes
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.planner.within_memory import until_it_fits
 from autoddl.sbp.mesh import Mesh
@@ -154,9 +155,11 @@ class StagedTrial(Contender):
 
         On AMP's mixed cluster, and on 16 nodes of three kinds, the best plan has nodes as parts. Of parts
         of any size (0 stages), which come last, the largest number of micro-batches waits least. The
-        least number comes next: where the best plan has few stages, it is among them.
+        least number comes next: where the best plan has few stages, it is among them. Shares come last.
         """
-        stages, count = self.candidate.stages, self.candidate.micro_batches
+        stages, count, mesh = self.candidate.place
+        if mesh.cuts != mesh.shape:
+            return math.inf, math.inf, count
         if stages == 0:
             return math.inf, 0 if count == counts(self.request, 0)[-1] else count
         cluster = self.request.cluster
@@ -274,7 +277,8 @@ def staged_trials(
 def _graphs(request: Request) -> Iterator[tuple[int, Sequence[PartClass], PlacedParts]]:
     """Yield numbers of equal stages, or 0 for any, with the classes of their parts, and their graph.
 
-    Equal stages of devices that are alike have one mesh, so that its states can be bounded alone.
+    Equal stages of devices that are alike have one mesh, so that its states can be bounded alone. Meshes
+    with shares are of all devices, one stage in micro-batches.
     """
     cluster, devices = request.cluster, request.cluster.size
     pools = Pools.of(cluster)
@@ -306,6 +310,11 @@ def _graphs(request: Request) -> Iterator[tuple[int, Sequence[PartClass], Placed
                 parts = graph_of(group)
                 if parts.graph.whole.any():
                     yield stages, group, parts
+    for mesh in share_meshes(request) if request.mesh is None else ():
+        one = PartClass(mesh, tuple(map(len, pools.ranks)), pools.kinds)
+        parts = graph_of([one])
+        if parts.graph.whole.any():
+            yield 1, [one], parts
 
 
 def _bound_s(

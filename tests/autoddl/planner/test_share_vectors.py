@@ -87,6 +87,17 @@ def test_a_plan_over_shares_is_shorter_and_is_read_as_it_was_written(tmp_path: P
     assert any(state[0].is_split for state in again.variables.values())
 
 
+def test_micro_batches_are_cut_by_shares_too() -> None:
+    asked = {"cluster": "1*fast + 1*slow", "profile": PROFILE, "engine": "script", "budget": SOME}
+    plan, even = (
+        autoddl.optimize(WIDE, **asked, pipeline=1, micro_batches=4, shares=shares)
+        for shares in ("auto", False)
+    )
+    assert (len(plan.parts), plan.micro_batches) == (1, 4)
+    assert plan.mesh.cuts != plan.mesh.shape and even.mesh.cuts == even.mesh.shape
+    assert plan.estimate.step_s < even.estimate.step_s
+
+
 def test_haps_search_makes_a_plan_of_what_alternation_ends_at() -> None:
     asked = {"cluster": "1*fast + 1*slow", "profile": PROFILE, "engine": None, "budget": SOME}
     plan = autoddl.optimize(WIDE, **asked, search="hap")

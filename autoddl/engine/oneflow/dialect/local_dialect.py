@@ -41,7 +41,7 @@ _CALLED = {
     "clip_gradients": "local_model",
 }  # fmt: skip
 """The functions that only some scripts call, and their modules."""
-_NAMES = frozenset({"GROUPS", "LOSS", "PLACE", "SHARES", "TURN", *_FUNCTIONS, *_CALLED})
+_NAMES = frozenset({"GROUPS", "LOSS", "PLACE", "SHARES", "TURN", "backward", *_FUNCTIONS, *_CALLED})
 
 # Ops that look at where their shard begins, by the operand and dim (from the end where negative) that
 # therefore stays whole.
@@ -136,8 +136,8 @@ class LocalDialect:
 
     def check(self, plan: PlanValue) -> None:
         """Raise AutoDDLError for what local tensors can't be written of."""
-        if plan.pipelined:
-            raise AutoDDLError("codegen: stages and micro-batches are not written over shares yet")
+        if len(plan.parts) > 1:
+            raise AutoDDLError("codegen: stages are not written over shares yet")
         for op in plan.program.ops:
             if op.phase == "forward":
                 _check_op(op, plan.program.shapes(op), plan.signatures[op.name])
@@ -166,6 +166,7 @@ class LocalDialect:
     def script(self, content: ScriptContent) -> str:
         """Return the text of a whole script."""
         optimizer = content.optimizer
+        steps = "local_accumulation" if content.plan.micro_batches > 1 else "local_model"
         clip = "clip_gradients(params, optimizer)"
         updating = optimizer_text(optimizer, content.top, stages=False, clip=clip)
         parts = [
@@ -176,9 +177,9 @@ class LocalDialect:
             *content.functions,
             updating,
             *schedule_text(optimizer),
-            functions_of(
-                "local_model", "train_step", "load_parameters", "save_checkpoint", "batches"
-            ),
+            functions_of("local_model", "backward"),
+            functions_of(steps, "train_step"),
+            functions_of("local_model", "load_parameters", "save_checkpoint", "batches"),
             main_function(content),
         ]
         body = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
@@ -196,6 +197,7 @@ def _tables(content: ScriptContent) -> str:
             f"SHARES = {literal(_shares(mesh))}  # of each place of an axis, in units",
             "PLACE = tuple(int(x[0]) for x in np.nonzero(np.array(RANKS) == flow.env.get_rank()))",
             f"LOSS = {state_text(loss)}  # the state of the loss",
+            *script_tables.micro_batches(plan),
             *script_tables.variables(
                 content, state_text,
                 "Parameters by their names in the model: state, # shape.",

@@ -12,7 +12,7 @@ from autoddl.codegen.source import source_lines as layout
 from autoddl.codegen.source.expression import literal, quoted
 from autoddl.codegen.stage_sections import StageSections
 from autoddl.engine.oneflow.dialect.terms import dtype_text, sbp_text
-from autoddl.plan.value import Part
+from autoddl.plan.value import Part, PlanValue
 from autoddl.sbp.state import NdSbp
 
 MAX_LISTED_RANKS = 16
@@ -65,7 +65,7 @@ def _whole(content: ScriptContent) -> list[str]:
         f"DEVICE = {quoted(plan.device)}",
         f"RANKS = {of_mesh}  # mesh {layout.prose(mesh.describe())}",
         "PLACEMENT = flow.placement(DEVICE, RANKS)",
-        *([f"MICRO_BATCHES = {plan.micro_batches}  # of a step"] if plan.pipelined else []),
+        *micro_batches(plan),
         f"WHOLE = [{', '.join('B' * mesh.ndim)}]  # every device has the whole tensor",
         *variables(
             content,
@@ -77,6 +77,11 @@ def _whole(content: ScriptContent) -> list[str]:
             content, sbp_text, "Inputs: shape, dtype, state, and what whole numbers are below."
         ),
     ]
+
+
+def micro_batches(plan: PlanValue) -> list[str]:
+    """Return the line of a table of a plan without stages that says how many there are, if several."""
+    return [f"MICRO_BATCHES = {plan.micro_batches}  # of a step"] if plan.pipelined else []
 
 
 def _staged(content: ScriptContent, stages: StageSections) -> list[str]:

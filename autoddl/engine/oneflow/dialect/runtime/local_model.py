@@ -252,11 +252,17 @@ def update(params, optimizer):
     optimizer.zero_grad()
 
 
-def train_step(params, optimizer, *inputs):
-    """Run forward, backward and update on this rank's part of a batch; return the loss."""
+def backward(params, inputs, share=1.0):
+    """Run forward and backward on this rank's part of a batch; return the loss, whose share counts."""
     TURN[:] = [flow.zeros(1, device=DEVICE, requires_grad=True)]
     loss = loss_of(params, *inputs)
-    (loss + 0 * TURN[0].sum()).backward()
+    (loss * share + 0 * TURN[0].sum()).backward()
+    return loss.detach()
+
+
+def train_step(params, optimizer, *inputs):
+    """Run forward, backward and update on this rank's part of a batch; return the loss."""
+    loss = backward(params, inputs)
     update(params, optimizer)
     return loss
 

@@ -29,7 +29,7 @@ from autoddl.sbp.layout import Layout
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.recomputation import can_repeat, recomputed
 from autoddl.sbp.rewrites.stage_program import CROSSING
-from autoddl.sbp.shares import Cut
+from autoddl.sbp.shares import Cut, Cuts
 from autoddl.sbp.state import NdSbp
 
 _PARTS = {"parameter": 0, "buffer": 0, "state": 2, "boxing": 4, "workspace": 4, "output": 4}
@@ -46,14 +46,14 @@ class OneFlowMemory:
         self.sizes = LocalSizes(program, mesh)
 
     def estimate(self, layout: Layout, *, compute_stream: bool) -> MemoryEstimate:
-        mesh = self.sizes.mesh
-        return estimate(mesh, layout, sizes=self.sizes, compute_stream=compute_stream)
+        cuts = self.sizes.cuts
+        return estimate(cuts, layout, sizes=self.sizes, compute_stream=compute_stream)
 
     def course(self, layout: Layout, *, compute_stream: bool) -> MemoryCourse:
         layout, mesh = chained(layout), self.sizes.mesh
         sizes = self.sizes
         if sizes.program is not layout.program:
-            sizes = LocalSizes(layout.program, mesh)
+            sizes = LocalSizes(layout.program, sizes.cuts)
 
         def needs(place: Sequence[int]) -> int:
             return rank_estimate(
@@ -71,7 +71,7 @@ class OneFlowMemory:
 
 
 def estimate(
-    mesh: Sequence[int],
+    cuts: Cuts,
     layout: Layout,
     *,
     micro_batches: int = 1,
@@ -84,7 +84,7 @@ def estimate(
     """Return the memory of the device that needs most.
 
     Args:
-        mesh: the axis sizes.
+        cuts: of the mesh.
         layout: the state of every tensor of one training step; with micro-batches, of one of them.
         micro_batches: so many add up their gradients before the update, and the inputs of all are in
             memory.
@@ -106,20 +106,20 @@ def estimate(
         layout = buffered(layout)
     layout = chained(layout)
     if sizes is None or sizes.program is not layout.program:
-        sizes = LocalSizes(layout.program, mesh)
+        sizes = LocalSizes(layout.program, cuts)
     found = [
         rank_estimate(
-            mesh, layout, coords=place, micro_batches=micro_batches, in_flight=in_flight,
+            sizes.mesh, layout, coords=place, micro_batches=micro_batches, in_flight=in_flight,
             compute_stream=compute_stream or accumulates, logical_chains=logical_chains and accumulates,
             sizes=sizes,
         )
-        for place in _places(mesh, layout)
+        for place in _places(sizes.mesh, layout)
     ]  # fmt: skip
     return max(found, key=lambda memory: memory.total)
 
 
 def stage_memory(
-    mesh: Sequence[int],
+    cuts: Cuts,
     stage: Layout,
     *,
     micro_batches: int,
@@ -139,7 +139,7 @@ def stage_memory(
         for _, name in op.outputs
     ]
     return estimate(
-        mesh, stage, micro_batches=micro_batches, in_flight=in_flight,
+        cuts, stage, micro_batches=micro_batches, in_flight=in_flight,
         recompute=names if recompute else (), logical_chains=joined,
     )  # fmt: skip
 

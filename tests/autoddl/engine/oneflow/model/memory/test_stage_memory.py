@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from autoddl.engine.oneflow.model.memory.device_memory import estimate, stage_memory
+from autoddl.engine.oneflow.model.script_model import SCRIPT
 from autoddl.planner.stages.stage_links import Links
 from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.planner.whole.assigned import Assigned
@@ -19,6 +20,7 @@ from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.stage_program import ARRIVAL, ARRIVED, CROSSING, DEPARTURE
 from autoddl.search.exact.primal_dual import search
 from autoddl.search.result import SearchOptions
+from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.lib import oneflow_problems as builder
 from tests.support.clusters import cluster
 from tests.support.programs import mlp
@@ -118,6 +120,16 @@ def test_each_micro_batch_in_flight_needs_the_same_more(name: str) -> None:
     kept = read & (made | set(first.program.inputs))
     sizes = [first.program.tensor[n].size_bytes for n in kept]
     assert 0 < more.pop() <= sum(sizes) + 512 * len(sizes)
+
+
+def test_over_shares_the_device_with_most_counts() -> None:
+    problem = builder.build(mlp(64, (64, 128)), Mesh.parse("2:3/1x2"), cluster(), engine=SCRIPT)
+    whole = Assigned(problem, random_assignment(problem, 1))
+    several, mesh = {"micro_batches": 4, "in_flight": 2}, problem.mesh
+    held = [
+        stage_memory(mesh.portion(rank), whole.layout, **several).total for rank in range(mesh.size)
+    ]
+    assert stage_memory(mesh.cuts, whole.layout, **several).total == max(held) > min(held)
 
 
 @pytest.mark.parametrize("stages", [2, 4])
