@@ -220,8 +220,7 @@ class Staged(StageMoves):
                 self.joined,
             )  # fmt: skip
             if key not in self.memories:
-                room = self.room_of(self.assigned(stage).problem.profile)
-                self.memories[key] = replace(self.stage_memory(stage), room=room)
+                self.memories[key] = self.stage_memory(stage)
             found.append(self.memories[key])
         return tuple(found)
 
@@ -237,15 +236,20 @@ class Staged(StageMoves):
         return stage.memory_bytes / min(memory) if memory else 1.0
 
     def stage_memory(self, stage: int) -> MemoryEstimate:
-        """Return the memory of one stage."""
-        return self.engine.stage_memory(
-            self.assigned(stage).problem.mesh.cuts,
-            self.stage_run(stage),
-            micro_batches=self.micro_batches,
-            in_flight=self.in_flight[stage],
-            recompute=stage in self.recomputed,
-            joined=self.joined,
-        )
+        """Return the memory of one stage, on the device that has least to spare."""
+        setting, run = self.assigned(stage).problem.setting, self.stage_run(stage)
+        room, found = self.room_of(setting.profile), []
+        for place in setting.places:
+            memory = self.engine.stage_memory(
+                place.cuts,
+                run,
+                micro_batches=self.micro_batches,
+                in_flight=self.in_flight[stage],
+                recompute=stage in self.recomputed,
+                joined=self.joined,
+            )
+            found.append(replace(memory, room=room * place.room))
+        return max(found, key=lambda memory: memory.counted)
 
     def stage_run(self, stage: int) -> Layout:
         """Return what one stage runs, as a program of its own in which arrivals are made by ops."""
