@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from autoddl.codegen.dialect import Dialect, ScriptContent
 from autoddl.codegen.forward.forward_writer import write_section
@@ -16,11 +18,17 @@ from autoddl.codegen.script_facts import inputs_of, top_module
 from autoddl.codegen.stage_sections import StageSections, check_stages
 from autoddl.errors import AutoDDLError, shown
 from autoddl.plan.value import PlanValue
+from autoddl.sbp.layout import OUTPUT, Layout, Redistribution
 from autoddl.sbp.rewrites.in_parts.sync_batchnorm import is_synchronised
 from autoddl.sbp.rewrites.in_parts.whole_batchnorm import in_one_op
-from autoddl.sbp.rewrites.in_parts.whole_masks import has_whole_masks, in_one_dropout
+from autoddl.sbp.rewrites.in_parts.whole_masks import (
+    has_whole_masks,
+    in_one_dropout,
+    renamed_in_one,
+)
 from autoddl.sbp.rewrites.recomputed_layers import recomputes
 
+_T = TypeVar("_T")
 _DAMAGES = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, StopIteration)
 
 
@@ -59,9 +67,7 @@ def generate(plan: PlanValue, dialect: Dialect, *, learning_rate: float | None =
             "scripts read them"
         )
     if is_synchronised(plan.program) or has_whole_masks(plan.program):
-        layout = in_one_dropout(in_one_op(plan.layout))
-        part = replace(plan.parts[0], layout=layout)
-        plan = replace(plan, program=layout.program, parts=(part,))
+        plan = _in_one_op(plan)
     try:
         dialect.check(plan)
         return dialect.script(_content(plan, dialect, learning_rate))
@@ -85,6 +91,29 @@ def write(
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise AutoDDLError(f"codegen: {path}: {error.strerror}; give a path to write to") from None
+
+
+def _in_one_op(plan: PlanValue) -> PlanValue:
+    """Return a plan of the program in which each BatchNorm and dropout is one op, stage by stage."""
+    whole, stage_of = in_one_dropout(in_one_op(plan.layout)), plan.stage_of
+    program, renamed = whole.program, renamed_in_one(plan.program)
+
+    def reads(item: Redistribution) -> int:
+        op = item.readers[0][0]
+        return stage_of[program.producer[item.tensor].name if op == OUTPUT else op]
+
+    def own(known: Mapping[str, _T], number: int) -> Mapping[str, _T]:
+        return {name: value for name, value in known.items() if stage_of.get(name) == number}
+
+    parts = []
+    for number, part in enumerate(plan.parts):
+        states = own(whole.variables, number), own(whole.inputs, number)
+        here = [item for item in whole.redistributions if reads(item) == number]
+        arrivals = (replace(t, tensor=renamed.get(t.tensor, t.tensor)) for t in part.arrivals)
+        known = tuple(t for t in arrivals if t.tensor in program.tensor)
+        layout = Layout.of(program, own(whole.signatures, number), *states, here, whole.after)
+        parts.append(replace(part, layout=layout, arrivals=known))
+    return replace(plan, program=program, parts=tuple(parts))
 
 
 def _content(plan: PlanValue, dialect: Dialect, learning_rate: float | None) -> ScriptContent:

@@ -105,6 +105,27 @@ def _drawing(op: Op, x: Tensor) -> Iterator[Op]:
     )  # fmt: skip
 
 
+def renamed_in_one(program: Program) -> dict[str, str]:
+    """Return by name the results of dropouts in parts as they are called where each is one op."""
+    return {f"{name}/dx_0": f"{name}/out_0" for name in _rates(program)[1]}
+
+
+def _rates(program: Program) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the rates of masks that are drawn, and of the ops that apply them in the forward pass."""
+    drawn = {
+        name: op.attr["rate"]
+        for op in program.ops
+        if is_drawn(op.name) and op.type == "dropout"
+        for _, name in op.outputs
+    }
+    applied = {
+        op.name: drawn[dict(op.inputs)["mask_0"]]
+        for op in program.ops
+        if op.type == _APPLIED and op.phase == "forward" and dict(op.inputs)["mask_0"] in drawn
+    }
+    return drawn, applied
+
+
 def in_one_dropout(layout: Layout) -> Layout:
     """Return the layout of the program that `with_whole_masks` was given; the same if it was given none.
 
@@ -113,18 +134,8 @@ def in_one_dropout(layout: Layout) -> Layout:
     program = layout.program
     if not has_whole_masks(program):
         return layout
-    rates = {
-        name: op.attr["rate"]
-        for op in program.ops
-        if is_drawn(op.name) and op.type == "dropout"
-        for _, name in op.outputs
-    }
-    applied = {
-        op.name: rates[dict(op.inputs)["mask_0"]]
-        for op in program.ops
-        if op.type == _APPLIED and op.phase == "forward" and dict(op.inputs)["mask_0"] in rates
-    }
-    renamed = {f"{name}/dx_0": f"{name}/out_0" for name in applied}
+    rates, applied = _rates(program)
+    renamed = renamed_in_one(program)
     left: dict[str, list[str]] = {}  # by module its dropouts; the last one comes first backward
     for name in applied:
         left.setdefault(program.op[name].module, []).append(name)

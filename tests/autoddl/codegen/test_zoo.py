@@ -25,6 +25,7 @@ from tests.autoddl.codegen import functional_models
 from tests.autoddl.codegen.plans import generate
 from tests.autoddl.codegen.test_script import ruff
 from tests.support.pipelines import in_stages
+from tests.support.unlike_parts import parted
 
 # Those that are a model above with other sizes are left out.
 MODELS = (
@@ -69,3 +70,18 @@ def test_ruff_finds_nothing_in_scripts(name: str, tmp_path: Path) -> None:
     for file, each in zip(files, plans.values(), strict=True):
         file.write_text(generate(each))
     assert ruff(*files) == ""
+
+
+@pytest.mark.oneflow
+@pytest.mark.parametrize(("name", "sizes"), [("resnet50", {}), ("gpt", {"dropout": 0.1})])
+def test_stages_stay_where_batch_norms_and_dropouts_are_in_parts(
+    name: str, sizes: dict[str, float], tmp_path: Path
+) -> None:
+    import autoddl
+
+    graph, inputs = functional_models.build(name, **sizes)
+    program = with_whole_masks(synchronised(autoddl.capture(graph, *inputs)), alike=True)
+    text = generate(parted(program, ("2", "1"), 2))
+    assert "def stage_0(" in text and "def stage_1(" in text
+    (tmp_path / "stages.py").write_text(text)
+    assert ruff(tmp_path / "stages.py") == ""
