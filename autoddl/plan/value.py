@@ -15,6 +15,7 @@ from functools import cached_property
 from autoddl.engine.model import CollectiveQueue, EngineModel, counted
 from autoddl.errors import AutoDDLError
 from autoddl.json_files import Bytes, Seconds, Times
+from autoddl.perfmodel.boxing_prices import GroupedGather
 from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep, StageWork, TransferWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, simulate
 from autoddl.plan.search_report import SearchReport
@@ -83,7 +84,8 @@ class Part:
     kept at once: with one-forward-one-backward the number of stages from this one on. `work` are the
     seconds of a micro-batch by pass, `rows` what each module takes of a step, computed when they are
     first read, `memory_bytes` all that the device needs that needs most. `kinds` are those of its
-    devices, where these are not all alike.
+    devices, where these are not all alike. Gathers over shares are padded, but for those that are
+    `grouped`: a broadcast from each place (perfmodel.boxing_prices).
     """
 
     mesh: Mesh
@@ -96,6 +98,7 @@ class Part:
     memory_bytes: int = 0
     rows: Sequence[ModuleCost] = ()
     kinds: tuple[str, ...] = ()
+    grouped: tuple[GroupedGather, ...] = ()
 
     def place(self, rank: int) -> int:
         """Return which of its devices a rank is; of a rank of another part, a place that there is."""

@@ -3,9 +3,8 @@
     table      GPT and VGG13 on a fast and a slow device: even, in parts, over shares, and all compute by
                speed, without communication ("ideal")
     ablation   HAP's figure 15: data parallelism on even cuts (DP-EV), what the search finds there (+Q),
-               over shares (+B), and what grouped broadcasts would save where they are sooner (+C, a
-               bound), on two nodes of each kind at 10 and 100 Gbit/s; nothing overlaps, as in
-               the paper
+               over shares (+B), and what grouped gathers save of that (+C), on two nodes of each kind at
+               10 and 100 Gbit/s; nothing overlaps, as in the paper
     toys       50 small random programs and clusters: the planner's race over shares, and HAP's
                alternation, beside the best of all shares of up to 8 units
     synthesis  the same programs by HAP's A*: states looked at by each heuristic, and what sending each
