@@ -9,9 +9,12 @@
                alternation, beside the best of all shares of up to 8 units
     synthesis  the same programs by HAP's A*: states looked at by each heuristic, and what sending each
                tensor once loses
+    gathers    padded and grouped gathers between four nodes over shaped links, as root: which are faster
+               by the clock, and which the fitted links choose
 
-Everything is predicted. Kept rows are used again. The exit code is 1 where a plan over shares is slower
-than an even one, or the race misses the best shares of a toy.
+Everything but the last, which is left out by default, is predicted. Kept rows are used again. The exit
+code is 1 where a plan over shares is slower than an even one, the race misses the best shares of a toy,
+or fewer than eight of ten gathers are chosen the faster way.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import click
 import pandas as pd
 
 from autoddl.search.rivals.hap import synthesis
-from experiments.hap import unlike_steps
+from experiments.hap import shaped_gathers, unlike_steps
 from experiments.hap.share_toys import MOST_UNITS, toy
 from experiments.hidup import moe_models
 from experiments.lib import cli, frames
@@ -37,6 +40,8 @@ TOYS = 50
 EQUAL = 1 + 1e-9  # relative; sums in another order
 SLOWER = (2.0, 4.0)
 GBITS = (10.0, 100.0)
+GATHERS = "gathers"
+RIGHT = 0.8  # of gathers have to go the faster way
 
 
 def _ms(value: float) -> str:
@@ -60,6 +65,10 @@ COLUMNS: dict[str, frames.Formats] = {
         "toys": "{}", "states, none": "{}", "states, compute": "{}", "states, dual": "{}",
         "sent once loses on": "{}", "at most": "{:.1%}",
     },
+    GATHERS: {
+        "shares": "{}", "largest": "{:.2f}", "padded_s": _ms, "grouped_s": _ms, "padded_told_s": _ms,
+        "grouped_told_s": _ms, "chosen": "{}", "faster": "{}",
+    },
 }  # fmt: skip
 
 
@@ -73,6 +82,9 @@ def _cases(study: str, models: Sequence[str]) -> Iterator[tuple[Row, Callable[..
         for model in models:
             for pair, gbit in product(unlike_steps.PAIRS, GBITS):
                 yield {"model": model, "pair": pair, "gbit": gbit}, unlike_steps.ablation_row
+    elif study == GATHERS:
+        for shares in shaped_gathers.SKEWS:
+            yield {"shares": shares}, shaped_gathers.gather_row
     else:
         make = toy_row if study == "toys" else synthesis_row
         for seed in range(TOYS):
@@ -80,7 +92,7 @@ def _cases(study: str, models: Sequence[str]) -> Iterator[tuple[Row, Callable[..
 
 
 @click.command(help=__doc__)
-@cli.listed("--studies", COLUMNS)
+@cli.listed("--studies", COLUMNS, [study for study in COLUMNS if study != GATHERS])
 @cli.listed("--models", moe_models.MODELS, help="of the ablation")
 @click.option(
     "--budget", default=10.0, show_default=True, help="seconds for each search of a model's plan"
@@ -92,10 +104,10 @@ def command(studies: Sequence[str], models: Sequence[str], budget: float, folder
     for study in studies:
         found = []
         for case, make in _cases(study, models):
-            planned = study in ("table", "ablation")
-            more: dict[str, Any] = {"budget_s": budget, "folder": folder} if planned else {}
-            key = {"study": study, **case, **({"budget_s": budget} if planned else {})}
-            found.append(kept.once(key, partial(make, **case, **more)))
+            planned = {"budget_s": budget} if study in ("table", "ablation") else {}
+            files = {"folder": folder} if planned or study == GATHERS else {}
+            key = {"study": study, **case, **planned}
+            found.append(kept.once(key, partial(make, **case, **planned, **files)))
         frame = pd.DataFrame(found)
         missed |= bool(MISSES[study](frame).any())
         told = SUMS.get(study, pd.DataFrame.copy)(frame)
@@ -153,6 +165,7 @@ MISSES: dict[str, Callable[[pd.DataFrame], Any]] = {
     "ablation": lambda frame: frame.shares_s > frame.even_s * EQUAL,
     "toys": lambda frame: frame.race_s > frame.best_s * EQUAL,
     "synthesis": lambda frame: frame.free_s > frame.once_s * EQUAL,
+    GATHERS: lambda frame: pd.Series([(frame.chosen == frame.faster).mean() < RIGHT]),
 }
 
 if __name__ == "__main__":

@@ -46,6 +46,13 @@ def test_what_misses(study: str, good: dict[str, float], bad: dict[str, float]) 
     assert MISSES[study](pd.DataFrame([good, bad])).tolist() == [False, True]
 
 
+@pytest.mark.parametrize(("right", "missed"), [(10, False), (8, False), (7, True)])
+def test_eight_of_ten_gathers_go_the_faster_way(right: int, missed: bool) -> None:
+    chosen = ["padded"] * right + ["grouped"] * (10 - right)
+    frame = pd.DataFrame({"chosen": chosen, "faster": ["padded"] * 10})
+    assert MISSES["gathers"](frame).any() == missed
+
+
 def test_kinds_take_so_many_times_as_long() -> None:
     program, base = mlp(64, (32, 64)), cluster()
     profile = of_kinds(base, {"fast": 0.4, "same": 1.0}, "pair")

@@ -15,8 +15,8 @@ import oneflow as flow
 
 DEVICE = "cpu"
 RANKS: list[Any] = [0]
-SHARES = [(1,)]
-PLACE = (0,)
+SHARES: list[tuple[int, ...]] = [(1,)]
+PLACE: tuple[int, ...] = (0,)
 GROUPS = [[[0]]]
 B, P = "B", "P"
 LOSS: list[Any] = [B]
