@@ -20,6 +20,7 @@ from autoddl import json_files, store
 from autoddl.errors import AutoDDLError, near, shown
 from autoddl.json_files import FieldError, decode
 from autoddl.perfmodel import collectives
+from autoddl.perfmodel.collectives import BROADCAST, RING
 from autoddl.perfmodel.mixed_kinds import links_of, unjoined
 from autoddl.perfmodel.profile_entries import (
     MOST_S,
@@ -32,6 +33,7 @@ from autoddl.perfmodel.profile_entries import (
 )
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.topology import Crossing
+from autoddl.sbp.boxing import ALL_GATHER
 from autoddl.sbp.cluster_kinds import is_kind
 from autoddl.sbp.mesh import MOST_AXES, is_level
 from autoddl.sbp.program.allowed import DEVICES, MOST_TEXT
@@ -222,24 +224,33 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         """Return the lines of a kind of group: the measured ones, else of the nearest of that level.
 
         Nearest is by ratio: of the members inside each unit first, then of the group size, then of the
-        concurrent groups. A level without measurements uses the outermost level that has some.
+        concurrent groups. A level without measurements uses the outermost level that has some. Broadcasts
+        are those of the level of all-gathers, and where it has none chains over the same links, with
+        that α and β: if an all-gather of 8 MB among 4 takes 3·α + 6 MB·β, one takes 3·α + 8 MB·β.
 
         Raises:
             AutoDDLError: the profile has no measurement of this collective at all.
         """
         if (collective, way) not in self._found:
-            levels = (
-                self._by_level.get((collective, level)) for level in (way.level, *self.levels)
-            )
-            links = next(filter(None, levels), None)
-            if links is None:
-                raise AutoDDLError(
-                    f"profile {self.name}: no measurement of {collective}; "
-                    "measure with `python -m autoddl fit-network`"
-                )
+            links = self._of_level(collective, way)
             nearest = min(links, key=lambda link: _distance(link, way)).key
             self._found[collective, way] = tuple(link for link in links if link.key == nearest)
         return self._found[collective, way]
+
+    def _of_level(self, collective: str, way: Crossing) -> list[Link]:
+        """Return the lines in the level of a kind of group, or else in the outermost that has some."""
+        if collective == BROADCAST:
+            links = self._of_level(ALL_GATHER, way)
+            chains = [structs.replace(x, collective=BROADCAST, algorithm=RING) for x in links]
+            return self._by_level.get((BROADCAST, links[0].level), chains)
+        levels = (self._by_level.get((collective, level)) for level in (way.level, *self.levels))
+        found = next(filter(None, levels), None)
+        if found is None:
+            raise AutoDDLError(
+                f"profile {self.name}: no measurement of {collective}; "
+                "measure with `python -m autoddl fit-network`"
+            )
+        return found
 
     def link(self, collective: str, way: Crossing, size_bytes: float = 0.0) -> Link:
         """Return the line that is the fastest for a size; raises as `lines`."""

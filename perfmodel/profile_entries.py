@@ -59,9 +59,9 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     algorithm: str = collectives.RING
 
     def __post_init__(self) -> None:
-        if self.collective not in collectives.COLLECTIVES:
+        if self.collective not in collectives.PRICED:
             raise FieldError(
-                f"link of {self.collective!r}; collectives are {', '.join(collectives.COLLECTIVES)}"
+                f"link of {self.collective!r}; collectives are {', '.join(collectives.PRICED)}"
             )
         able = [name for name, does in collectives.ALGORITHMS.items() if self.collective in does]
         if self.algorithm not in able:

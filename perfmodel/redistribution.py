@@ -53,9 +53,7 @@ class _Boxings(NamedTuple):
         """Return how many of the seconds are spent on each resource, at least."""
         found: dict[str, Floats] = {}
         for number, (step, seconds) in enumerate(self.looks):
-            for resource, part_s in prices.least_parts(
-                step, seconds, prices.size_bytes(step, item_bytes)
-            ):
+            for resource, part_s in prices.least_parts(prices.way(step, item_bytes), seconds):
                 found.setdefault(resource, np.zeros(len(self.looks)))[number] = part_s
         return {resource: part_s[self.steps.look] for resource, part_s in found.items()}
 
@@ -197,7 +195,7 @@ class Redistributor:
         seconds = self.boxings.step_s(step, item_bytes)
         if self.weights is None or math.isinf(seconds):
             return seconds
-        parts = self.boxings.least_parts(step, seconds, self.boxings.size_bytes(step, item_bytes))
+        parts = self.boxings.least_parts(self.boxings.way(step, item_bytes), seconds)
         return self.weights[SERIAL] * seconds + sum(self.weights[r] * s for r, s in parts)
 
     def _build(self, shape: tuple[int, ...], item_bytes: int, own: bool) -> RedistributionTable:

@@ -19,7 +19,7 @@ import numpy as np
 
 from autoddl.engine.model import CollectiveQueue
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.boxing_prices import BoxingPrices
+from autoddl.perfmodel.boxing_prices import BoxingPrices, GroupedGather, Way
 from autoddl.perfmodel.places import places_of, slowest
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Kernel, Link
@@ -28,7 +28,7 @@ from autoddl.perfmodel.roofline import OpWork
 from autoddl.perfmodel.simulation.launch_queue import Collectives, LaunchLimits
 from autoddl.perfmodel.simulation.step_graph import BoxingParts
 from autoddl.ragged import Ragged, distinct
-from autoddl.sbp.boxing import LOCAL, Boxing, boxing
+from autoddl.sbp.boxing import Boxing, boxing, gathers
 from autoddl.sbp.layout import NONE, Layout, Path
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Program, Tensor
@@ -46,8 +46,7 @@ class Price(NamedTuple):
     source: str
     error: float
     boxing: Boxing | None = None
-    size_bytes: int = 0
-    """The n of a boxing's collective (perfmodel.collectives)."""
+    way: Way | None = None
 
 
 class Totals(NamedTuple):
@@ -207,11 +206,25 @@ class StepPrices:
                 f"step: no boxing leads from {before} to {after} for shape {tensor.shape} on mesh "
                 f"{self.mesh}"
             )
-        size = self.boxings.size_bytes(step, tensor.item_bytes)
-        link = self.boxings.link(step, size)
+        way = self.boxings.way(step, tensor.item_bytes)
+        link = None if way is None else self.boxings.link(way)
         source = "local" if link is None else f"{link.collective} {link.level} {link.group_size}"
         seconds = self.boxings.step_s(step, tensor.item_bytes)
-        return Price(seconds, source, _error(link), step, size)
+        return Price(seconds, source, _error(link), step, way)
+
+    def grouped(self, layout: Layout) -> tuple[GroupedGather, ...]:
+        """Return the gathers of a layout that go grouped, with those that bring its gradients back."""
+        found: set[GroupedGather] = set()
+        if self.mesh.cuts == self.mesh.shape:
+            return ()
+        for move in layout.redistributions:
+            tensor = self.program.tensor[move.tensor]
+            for states in pairwise((layout.made[move.tensor], *move.path)):
+                for step in gathers(*states, tensor.shape, self.mesh.cuts):
+                    way = self.boxings.way(step, tensor.item_bytes)
+                    if way is not None and way.grouped:
+                        found.add(GroupedGather.of(step, tensor.item_bytes))
+        return tuple(sorted(found))
 
     def boxing_parts(self, kinds: Sequence[Price]) -> BoxingParts:
         """Return what boxings of some kinds run on, and how they share a queue, if there is one."""
@@ -221,15 +234,15 @@ class StepPrices:
         numbers: dict[tuple[str, tuple[int, ...]], int] = {}
         kind, lines = list[int](), list[Sequence[tuple[float, float]]]()
         for price in kinds:
-            step = price.boxing
-            if step is None or step.primitive == LOCAL:
+            way = price.way
+            if way is None:
                 kind.append(NONE)
                 continue
-            kind.append(numbers.setdefault((step.primitive, step.axes), len(numbers)))
+            kind.append(numbers.setdefault((way.collective, way.axes), len(numbers)))
             if kind[-1] == len(lines):
-                joint = step.primitive in queue.fused
-                lines.append(self.boxings.lines(step) if joint else ())
-        size = np.array([price.size_bytes for price in kinds], dtype=np.int64)
+                joint = way.collective in queue.fused
+                lines.append(self.boxings.lines(way) if joint else ())
+        size = np.array([0 if p.way is None else p.way.size_bytes for p in kinds], dtype=np.int64)
         return parts._replace(
             collectives=Collectives(np.array(kind, dtype=np.int64), size),
             limits=LaunchLimits.of(queue, lines),
@@ -237,11 +250,11 @@ class StepPrices:
 
     def parts(self, price: Price) -> ResourceParts:
         """Return on which resources a boxing runs for how long."""
-        return self.boxings.parts(price.boxing, price.seconds)
+        return self.boxings.parts(price.way, price.seconds)
 
     def least_parts(self, price: Price) -> ResourceParts:
         """Return the seconds of its resources that a boxing takes at least, whatever goes with it."""
-        return self.boxings.least_parts(price.boxing, price.seconds, price.size_bytes)
+        return self.boxings.least_parts(price.way, price.seconds)
 
     def hidden(self, price: Price) -> float:
         """Return which share of a boxing hides behind ops: what leaves the device free, less what that

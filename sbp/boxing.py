@@ -8,12 +8,12 @@ that change alike can do it in one collective over both.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autoddl.sbp.shards import local_shape, shard_shape
 from autoddl.sbp.shares import Cuts, Shares, places
-from autoddl.sbp.state import OWN, NdSbp, Sbp
+from autoddl.sbp.state import OWN, B, NdSbp, Sbp
 
 ALL_REDUCE = "all_reduce"
 ALL_GATHER = "all_gather"
@@ -75,6 +75,19 @@ def boxing(
     if None in sizes:
         return None
     return Boxing(primitive, axes, sizes[counts_result(primitive)] or 0)
+
+
+def gathers(before: NdSbp, after: NdSbp, shape: Sequence[int], mesh: Cuts) -> Iterator[Boxing]:
+    """Yield the all-gathers that a boxing takes: itself, and what brings its gradient back.
+
+    The gradient of S0 is S0, that of P is B: from B to S0, a slice, and from P to S0, a reduce-scatter,
+    gradients come back by a gather.
+    """
+    back = [NdSbp(B if s.is_partial else s for s in state) for state in (after, before)]
+    for src, dst in ((before, after), back):
+        step = boxing(src, dst, shape, mesh, uneven=True)
+        if step is not None and step.primitive == ALL_GATHER:
+            yield step
 
 
 def counts_result(primitive: str) -> bool:

@@ -70,11 +70,13 @@ class Dialect(Protocol):
         """Return the devices on which an op without inputs makes its output."""
 
     def boxed(
-        self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool, late: Axes = ()
-    ) -> Expr:
+        self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool, late: Axes = (),
+        grouped: bool = False,
+    ) -> Expr:  # fmt: skip
         """Return a value in another state; with `trained` a gradient comes back through it.
 
-        Over the axes that are `late` the gradient comes as summands.
+        Over the axes that are `late` the gradient comes as summands. A gather, of the value or of its
+        gradient, is a broadcast from each place where it is `grouped`.
         """
 
     def read(self, value: Expr, axes: Axes) -> Expr:

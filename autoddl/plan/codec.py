@@ -17,6 +17,7 @@ from autoddl.engine.model import CollectiveQueue, EngineModel, counted
 from autoddl.errors import AutoDDLError
 from autoddl.json_files import Bytes, Count, parsed, shown
 from autoddl.json_files import decode as decode_file
+from autoddl.perfmodel.boxing_prices import GroupedGather
 from autoddl.perfmodel.pipeline.pipeline_step import StageWork
 from autoddl.plan.search_report import SearchReport
 from autoddl.plan.value import Estimate, ModuleCost, Part, PlanValue, Transfer
@@ -58,6 +59,7 @@ class _PartFile(msgspec.Struct, forbid_unknown_fields=True):
     ranks: tuple[int, ...] = ()
     kinds: tuple[str, ...] = ()
     device_kinds: tuple[str, ...] = ()
+    grouped: tuple[GroupedGather, ...] = ()
     first_rank: int | None = None
 
 
@@ -105,7 +107,9 @@ def save(plan: PlanValue, path: str | Path) -> None:
 
 
 _text = lru_cache(maxsize=1 << 12)(str)
-_UNSAID = {"queue": None, "trials": (), "room": 1.0, "device_kinds": ()}  # what files leave out
+_UNSAID: dict[str, Any] = {  # what files leave out
+    "queue": None, "trials": (), "room": 1.0, "device_kinds": (), "grouped": (),
+}  # fmt: skip
 
 
 def _plain(value: Any) -> Any:
@@ -207,6 +211,11 @@ def _part(program: Program, body: _Body[Any], number: int) -> Part:
         mesh = Mesh.parse(file.mesh)
     except AutoDDLError:
         raise AutoDDLError(f"{at}.mesh: {shown(file.mesh)} is no mesh such as '[gpu 4]'") from None
+    for gather in file.grouped:
+        if gather.axis not in range(mesh.ndim) or mesh.cuts[gather.axis] == mesh.shape[gather.axis]:
+            raise AutoDDLError(
+                f"{at}.grouped: axis {gather.axis}, which has no shares on mesh {mesh}"
+            )
     for sent in file.arrivals:
         if sent.target != number or sent.source not in range(len(body.parts)):
             raise AutoDDLError(f"{at}.arrivals: from part {sent.source} to {sent.target}")

@@ -15,6 +15,7 @@ from functools import cached_property
 from autoddl.engine.model import CollectiveQueue, EngineModel, counted
 from autoddl.errors import AutoDDLError
 from autoddl.json_files import Bytes, Seconds, Times
+from autoddl.perfmodel.boxing_prices import GroupedGather
 from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep, StageWork, TransferWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, simulate
 from autoddl.plan.search_report import SearchReport
@@ -85,6 +86,8 @@ class Part:
     seconds of a micro-batch by pass, `rows` what each module takes of a step, computed when they are
     first read, `memory_bytes` all that the device needs that needs most. `kinds` are those of its
     devices, where these are not all alike; where they have shares, too, `device_kinds` has that of each.
+    Gathers over shares are padded, but for those that are `grouped`: a broadcast from each place
+    (perfmodel.boxing_prices).
     """
 
     mesh: Mesh
@@ -98,6 +101,7 @@ class Part:
     rows: Sequence[ModuleCost] = ()
     kinds: tuple[str, ...] = ()
     device_kinds: tuple[str, ...] = ()
+    grouped: tuple[GroupedGather, ...] = ()
 
     @property
     def cluster(self) -> Cluster:

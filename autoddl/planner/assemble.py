@@ -46,10 +46,10 @@ def plan_of(
 
 def _part(staged: Staged, stage: int) -> Part:
     """Return what the devices of a stage do."""
-    problem = staged.assigned(stage).problem
+    problem, layout = staged.assigned(stage).problem, staged.stage_layout(stage)
     return Part(
         mesh=problem.mesh,
-        layout=staged.stage_layout(stage),
+        layout=layout,
         ranks=staged.parts[stage].ranks,
         arrivals=tuple(item for item in staged.transfers if item.target == stage),
         recomputed=stage in staged.recomputed,
@@ -58,6 +58,7 @@ def _part(staged: Staged, stage: int) -> Part:
         memory_bytes=staged.memory[stage].total,
         kinds=problem.profile.kinds,
         device_kinds=problem.setting.kinds,
+        grouped=problem.setting.prices.grouped(layout),
         rows=LazyTuple(partial(module_costs, staged, stage)),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,6 +18,7 @@ from autoddl.sbp.shares import units
 from autoddl.units import bytes_text, runs_text, seconds_text
 
 WIDTH = 120
+MOST_SIZES = 8  # of gathers that are told, the largest
 COUNTED = {
     "time": "a step takes", "sum": "compute + communication take",
     "communication": "communication takes",
@@ -39,6 +40,8 @@ def plan_table(plan: PlanValue) -> str:
         )
     if again := _again(plan):
         console.print(again)
+    for line in _grouped(plan):
+        console.print(line)
     if plan.duplex:
         console.print("the batch goes through the step as two halves in turn, updates come once")
     if over := _undivided(plan):
@@ -75,6 +78,20 @@ def _again(plan: PlanValue) -> str:
             more = plan.estimate.step_s - row.step_s
             text += f": {seconds_text(more)} ({more / row.step_s:.1%}) more per step"
     return text
+
+
+def _grouped(plan: PlanValue) -> Iterator[str]:
+    """Yield over which axis gathers of which sizes are grouped; none of even cuts ever are."""
+    for part in plan.parts:
+        for number, axis in enumerate(part.mesh.axes):
+            sizes = [each.size_bytes for each in part.grouped if each.axis == number]
+            told = list(map(bytes_text, sorted(sizes, reverse=True)))
+            if told:
+                several = ", ".join(told[:MOST_SIZES]) + (", …" if len(told) > MOST_SIZES else "")
+                yield shown(
+                    f"over {axis} gathers of {several} are grouped, a broadcast from each place; others "
+                    "are padded to the largest shard"
+                )
 
 
 def comparison(plan: PlanValue, measured_s: dict[str, float] | None = None) -> Table:

@@ -3,19 +3,21 @@
     table      GPT and VGG13 on a fast and a slow device: even, in parts, over shares, and all compute by
                speed, without communication ("ideal")
     ablation   HAP's figure 15: data parallelism on even cuts (DP-EV), what the search finds there (+Q),
-               over shares (+B), and what grouped broadcasts would save where they are sooner (+C, a
-               bound), on two nodes of each kind at 10 and 100 Gbit/s; nothing overlaps, as in
-               the paper
+               over shares (+B), and what grouped gathers save of that (+C), on two nodes of each kind at
+               10 and 100 Gbit/s; nothing overlaps, as in the paper
     toys       50 small random programs and clusters: the planner's race over shares, and HAP's
                alternation, beside the best of all shares of up to 8 units
     synthesis  the same programs by HAP's A*: states looked at by each heuristic, and what sending each
                tensor once loses
+    gathers    padded and grouped gathers between four nodes over shaped links, as root: which are faster
+               by the clock, and which the fitted links choose
     measured   GPT and VGG13 on ranks whose quotas of the CPU are unlike, as root: plans over shares take
                turns with even ones, parts, virtual ranks and a scan of share vectors
 
-Everything but the last is predicted. What is done is kept and used again. The exit code is 1 where a
-plan over shares is slower than an even one, the race misses the best shares of a toy, or one of the
-aims of what is measured is missed.
+Everything but the last two, which are left out by default, is predicted. What is done is kept and used
+again. The exit code is 1 where a plan over shares is slower than an even one, the race misses the best
+shares of a toy, fewer than eight of ten gathers are chosen the faster way, or one of the aims of what is
+measured is missed.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ import click
 import pandas as pd
 
 from autoddl.search.rivals.hap import synthesis
-from experiments.hap import unlike_steps
+from experiments.hap import shaped_gathers, unlike_steps
 from experiments.hap.measured import contest_runs, contest_tables, node_rates
 from experiments.hap.measured.share_study import FULL, QUICK
 from experiments.hap.share_toys import MOST_UNITS, toy
@@ -43,7 +45,8 @@ TOYS = 50
 EQUAL = 1 + 1e-9  # relative; sums in another order
 SLOWER = (2.0, 4.0)
 GBITS = (10.0, 100.0)
-MEASURED = "measured"
+GATHERS, MEASURED = "gathers", "measured"
+RIGHT = 0.8  # of gathers have to go the faster way
 
 
 def _ms(value: float) -> str:
@@ -67,6 +70,10 @@ COLUMNS: dict[str, frames.Formats] = {
         "toys": "{}", "states, none": "{}", "states, compute": "{}", "states, dual": "{}",
         "sent once loses on": "{}", "at most": "{:.1%}",
     },
+    GATHERS: {
+        "shares": "{}", "kib": "{}", "largest": "{:.2f}", "padded_s": _ms, "grouped_s": _ms,
+        "padded_told_s": _ms, "grouped_told_s": _ms, "chosen": "{}", "faster": "{}",
+    },
 }  # fmt: skip
 
 
@@ -80,6 +87,9 @@ def _cases(study: str, models: Sequence[str]) -> Iterator[tuple[Row, Callable[..
         for model in models:
             for pair, gbit in product(unlike_steps.PAIRS, GBITS):
                 yield {"model": model, "pair": pair, "gbit": gbit}, unlike_steps.ablation_row
+    elif study == GATHERS:
+        for kib, shares in product(shaped_gathers.KIB, shaped_gathers.SKEWS):
+            yield {"shares": shares, "kib": kib}, shaped_gathers.gather_row
     else:
         make = toy_row if study == "toys" else synthesis_row
         for seed in range(TOYS):
@@ -87,7 +97,7 @@ def _cases(study: str, models: Sequence[str]) -> Iterator[tuple[Row, Callable[..
 
 
 @click.command(help=__doc__)
-@cli.listed("--studies", [*COLUMNS, MEASURED], COLUMNS)
+@cli.listed("--studies", [*COLUMNS, MEASURED], [study for study in COLUMNS if study != GATHERS])
 @cli.listed("--models", moe_models.MODELS, help="of the ablation")
 @click.option(
     "--budget", default=10.0, show_default=True, help="seconds for each search of a model's plan"
@@ -112,10 +122,10 @@ def command(
             continue
         found = []
         for case, make in _cases(study, models):
-            planned = study in ("table", "ablation")
-            more: dict[str, Any] = {"budget_s": budget, "folder": folder} if planned else {}
-            key = {"study": study, **case, **({"budget_s": budget} if planned else {})}
-            found.append(kept.once(key, partial(make, **case, **more)))
+            planned = {"budget_s": budget} if study in ("table", "ablation") else {}
+            files = {"folder": folder} if planned or study == GATHERS else {}
+            key = {"study": study, **case, **planned}
+            found.append(kept.once(key, partial(make, **case, **planned, **files)))
         frame = pd.DataFrame(found)
         missed |= bool(MISSES[study](frame).any())
         told = SUMS.get(study, pd.DataFrame.copy)(frame)
@@ -190,6 +200,7 @@ MISSES: dict[str, Callable[[pd.DataFrame], Any]] = {
     "ablation": lambda frame: frame.shares_s > frame.even_s * EQUAL,
     "toys": lambda frame: frame.race_s > frame.best_s * EQUAL,
     "synthesis": lambda frame: frame.free_s > frame.once_s * EQUAL,
+    GATHERS: lambda frame: pd.Series([(frame.chosen == frame.faster).mean() < RIGHT]),
 }
 
 if __name__ == "__main__":

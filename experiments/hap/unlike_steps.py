@@ -1,4 +1,4 @@
-"""Steps on unlike devices: even, in parts, over shares, and what grouped broadcasts would save of it."""
+"""Steps on unlike devices: even, in parts, over shares, and what grouped gathers save of it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 
 import autoddl
 from autoddl.perfmodel import profile as profiles
-from autoddl.perfmodel.boxing_prices import BoxingPrices
+from autoddl.perfmodel.boxing_prices import BoxingPrices, ways_of
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.roofline import OpWork, device_s
-from autoddl.perfmodel.topology import crossing
 from autoddl.plan.value import PlanValue
 from autoddl.planner.uneven.share_vectors import TRIED
 from autoddl.sbp.boxing import ALL_GATHER, boxing
@@ -102,23 +101,14 @@ def compute_s(program: Program, profile: Profile) -> float:
 
 
 def grouped_saves_s(plan: PlanValue, profile: Profile) -> float:
-    """Return what gathers over shares would take less, at most, if each member broadcast its own piece.
-
-    Padded they take (m − 1)(α + max B · n β), grouped m α + n β one after the other.
-    """
-    mesh, whole = plan.mesh, profile.part(profile.kinds)
-    prices, way, saved_s = BoxingPrices(mesh, whole), crossing(mesh, (0,), whole.levels[-1]), 0.0
-    members, layout = mesh.shape[0], plan.layout
+    """Return what gathers over shares take less in a plan than if all of them were padded."""
+    mesh, layout, saved_s = plan.mesh, plan.layout, 0.0
+    prices = BoxingPrices(mesh, profile.part(profile.kinds))
     for move in layout.redistributions:
         tensor = plan.program.tensor[move.tensor]
         for states in pairwise((layout.made[move.tensor], *move.path)):
             step = boxing(*states, tensor.shape, mesh.cuts, uneven=True)
-            if step is None or step.primitive != ALL_GATHER or 0 not in step.axes:
-                continue
-            size = step.elements * tensor.item_bytes
-            padded = prices.size_bytes(step, tensor.item_bytes)
-            link = whole.link(ALL_GATHER, way, padded)
-            alpha_s = whole.line_s(link, way, 0) / (members - 1)
-            grouped_s = members * alpha_s + size * link.beta_s_per_byte
-            saved_s += max(0.0, whole.line_s(link, way, padded) - grouped_s)
+            if step is not None and step.primitive == ALL_GATHER:
+                padded, *_ = ways_of(step, tensor.item_bytes, mesh.cuts[step.axes[0]])
+                saved_s += prices.way_s(padded) - prices.step_s(step, tensor.item_bytes)
     return saved_s

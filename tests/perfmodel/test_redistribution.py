@@ -177,8 +177,8 @@ def _has_parts(table: RedistributionTable, src: NdSbp, dst: NdSbp, prices: Redis
     for before, after in itertools.pairwise((src, *table.path(src, dst))):
         step = boxing(before, after, table.shape, prices.mesh.cuts)
         assert step is not None
-        step_s, size = prices.boxings.step_s(step, 4), 4 * step.elements
-        for resource, seconds in prices.boxings.least_parts(step, step_s, size):
+        step_s, way = prices.boxings.step_s(step, 4), prices.boxings.way(step, 4)
+        for resource, seconds in prices.boxings.least_parts(way, step_s):
             expected[resource] += seconds
     at = table.index[src], table.index[dst]
     assert {r: column[at] for r, column in table.parts.items()} == pytest.approx(expected)

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from autoddl.api import Plan
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.boxing_prices import Way
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.step_cost import Price, Priced, StepCost, StepPrices, Totals
 from autoddl.planner.assemble import make_plan
-from autoddl.sbp.boxing import ALL_REDUCE, LOCAL, Boxing
+from autoddl.sbp.boxing import ALL_REDUCE
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
@@ -92,7 +93,7 @@ def test_redistributions_cost_the_same_as_columns_and_one_by_one(
 
 
 def test_what_hides_of_a_boxing_costs_ops_something() -> None:
-    price = Price(10e-3, "", 0.0, Boxing(ALL_REDUCE, (0,), 64))
+    price = Price(10e-3, "", 0.0, way=Way(ALL_REDUCE, (0,), (64,)))
 
     def hidden(price: Price, profile: Profile) -> float:
         return StepPrices(mlp(), Mesh.parse("2x2"), profile).hidden(price)
@@ -103,4 +104,4 @@ def test_what_hides_of_a_boxing_costs_ops_something() -> None:
     assert hidden(price, slow) == pytest.approx(0.5)
     held = replace(slow, overhead={"node": 1e-3})  # by each of two messages
     assert hidden(price, held) == pytest.approx(0.4)
-    assert hidden(Price(1e-3, "", 0.0, Boxing(LOCAL, (0,), 64)), known) == 0.0
+    assert hidden(Price(1e-3, "", 0.0), known) == 0.0

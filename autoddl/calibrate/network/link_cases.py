@@ -13,8 +13,10 @@ from typing import Any, ClassVar
 
 import autoddl
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.collectives import BROADCAST, SEND_RECEIVE, coefficients
 from autoddl.perfmodel.collectives import COLLECTIVES as ALL_COLLECTIVES
-from autoddl.perfmodel.collectives import SEND_RECEIVE, coefficients
+from autoddl.sbp.boxing import ALL_GATHER
+from autoddl.sbp.shares import cut_of
 
 INSIDE, BETWEEN = "gpu", "node"
 _CHAIN_BYTES = 16 << 20  # short chains of long messages: OneFlow never frees a graph's buffers
@@ -46,6 +48,9 @@ class CollectiveCase:
     `level`, `group_size`, `inner` and `groups` are those of perfmodel.profile.Link: the group has
     `inner` members on each of group_size/inner nodes (level "node") or lies inside a node ("gpu");
     `groups` such groups share each link of the level. `size_bytes` is the n of perfmodel.collectives.
+
+    With `shares`, one of each member, it is a gather of so many bytes as scripts do it: of padded shards,
+    or grouped, a broadcast from each member, where the collective is that.
     """
 
     mode: str
@@ -56,7 +61,13 @@ class CollectiveCase:
     inner: int = 1
     groups: int = 1
     most_steps: int = MOST_STEPS
+    shares: tuple[int, ...] = ()
     needed: ClassVar[bool] = False
+
+    @property
+    def collectives(self) -> int:
+        """Return how many collectives one after the other a boxing of the chain is."""
+        return self.group_size if self.collective == BROADCAST else 1
 
     @property
     def steps(self) -> int:
@@ -84,6 +95,9 @@ class CollectiveCase:
     @property
     def label(self) -> str:
         name = self.collective.replace("_", "-")
+        if self.shares:
+            way = "grouped" if self.collective == BROADCAST else "padded"
+            name = f"{way} gather by shares {'/'.join(map(str, self.shares))}"
         where = f"over {self.group_size} ranks"
         if self.level == BETWEEN:
             where += " across nodes" if self.inner > 1 else " between nodes"
@@ -163,8 +177,11 @@ class LinkSettings:
     device: bool = True
     kinds: tuple[str, ...] = ()
     """What the nodes are, where not all are alike: all of one kind, or of two."""
+    shares: tuple[int, ...] = ()
+    """Those of the nodes, or on one node of its ranks, over which gathers are timed."""
 
     def __post_init__(self) -> None:
+        self._check_shares()
         if len(self.kinds) > 2:
             raise AutoDDLError(
                 f"kinds: got {', '.join(self.kinds)}; allowed are one, which all nodes are of, or two"
@@ -178,6 +195,26 @@ class LinkSettings:
         if possible and unknown:
             names = ", ".join(map(str, sorted(possible)))
             raise AutoDDLError(f"group sizes: got {min(unknown)}; allowed are {names}")
+
+    def _check_shares(self) -> None:
+        """Raise AutoDDLError where shares are not those of nodes or ranks, or nn.Graphs are measured."""
+        if not self.shares:
+            return
+        _, members, *_ = self.shared
+        if members == 1:
+            raise AutoDDLError("shares: got them for one rank; start two and more")
+        cut_of(members, self.shares)
+        if self.mode != "eager":
+            raise AutoDDLError(
+                f"shares: got mode {self.mode}; scripts over shares have eager tensors: --mode eager"
+            )
+
+    @property
+    def shared(self) -> tuple[str, int, int, int]:
+        """Return which groups have the shares: level, group size, inner, groups."""
+        if self.nnodes > 1:
+            return BETWEEN, self.nnodes, 1, self.nproc_per_node
+        return INSIDE, self.nproc_per_node, 1, 1
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -217,7 +254,8 @@ class LinkSettings:
         the largest proper divisor one group alone as well; between nodes every divisor of the nodes,
         one group alone and one per rank of a node; across, every node with as many ranks of each as
         divide them, in one group. On one node a quick run leaves out the groups that work alone
-        although others could.
+        although others could. Gathers in groups with shares are by these: padded in place of even ones,
+        and grouped.
         """
         chosen = self.group_sizes
         return tuple(c for c in self._cases() if chosen is None or c.group_size in chosen)
@@ -251,10 +289,22 @@ class LinkSettings:
 
     def _cases(self) -> Iterator[CollectiveCase]:
         most_steps = _QUICK_STEPS if self.quick else MOST_STEPS
+        by_shares = ALL_GATHER, self.shared
         for mode in self.modes:
+            for way in (ALL_GATHER, BROADCAST) if self.shares else ():
+                for size in self.sizes:
+                    level, group_size, inner, groups = self.shared
+                    yield CollectiveCase(
+                        mode, way, level, group_size, size, inner, groups, most_steps, self.shares
+                    )
             for collective in self.collectives:
                 kinds = self._pairs() if collective == SEND_RECEIVE else self._groups()
                 for level, group_size, inner, groups in kinds:
+                    if (
+                        self.shares
+                        and (collective, (level, group_size, inner, groups)) == by_shares
+                    ):
+                        continue
                     for size in self.sizes:
                         case = CollectiveCase(
                             mode, collective, level, group_size, size, inner, groups, most_steps

@@ -54,10 +54,11 @@ class LinkFits:
         link = next((link for link in self.links[case.mode] if _key(link) == _key(case)), None)
         if link is None:
             return None
-        return collectives.seconds(
-            link.collective, link.group_size, size_bytes,
+        one_s = collectives.seconds(
+            link.collective, link.group_size, size_bytes / case.collectives,
             alpha_s=link.alpha_s, beta_s_per_byte=link.beta_s_per_byte,
         )  # fmt: skip
+        return case.collectives * one_s
 
 
 def _key(of: CollectiveCase | Link) -> tuple[Any, ...]:
@@ -65,11 +66,15 @@ def _key(of: CollectiveCase | Link) -> tuple[Any, ...]:
 
 
 def _points(rows: Iterable[Timing]) -> Iterator[Point]:
-    """Yield the points above the noise; each of the others is reported."""
+    """Yield the points above the noise; each of the others is reported.
+
+    A line is the same for broadcasts of all sizes, so a grouped gather counts as its mean broadcast.
+    """
     for row in rows:
         collective, level, size, inner, groups = _key(row.case)
         if row.seconds > 0:
-            yield Point(collective, level, size, row.size_bytes, row.seconds, inner, groups)
+            sent, seconds = (x / row.case.collectives for x in (row.size_bytes, row.seconds))
+            yield Point(collective, level, size, sent, seconds, inner, groups)
         else:
             logger.warning(
                 "%s drowned in noise and is left out; measure again when the machine has less to do, "

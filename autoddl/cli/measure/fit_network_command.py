@@ -37,6 +37,7 @@ from autoddl.cli.options import (
 )
 from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW
+from autoddl.errors import shown
 from autoddl.launch.job import LaunchJob
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.calibration import kinds_profile, nccl_tests
@@ -57,6 +58,16 @@ def size(text: str) -> int:
     if not value.is_integer():
         raise click.BadParameter(f"got {text!r}; allowed are whole bytes such as 512, 8K, 4M, 1G")
     return int(value)
+
+
+def shares(text: str) -> tuple[int, ...]:
+    """Read units of the members of a group: 3/1."""
+    try:
+        return tuple(map(int, text.split("/")))
+    except ValueError:
+        raise click.BadParameter(
+            f"got {shown(text, 60)}; allowed are whole numbers as 3/1"
+        ) from None
 
 
 _OPTIONS = with_options(
@@ -87,6 +98,8 @@ _OPTIONS = with_options(
     option("--device", "take the device of this profile, not this one", None, "FILE"),
     option("--kinds", "what these nodes are, of unlike ones: all of one kind, or of two", Listed(KIND),
            "NAME[,NAME]"),
+    option("--shares", "those of the nodes, or of the ranks of one: times padded and grouped gathers",
+           shares, "A/B"),
     option("--into", "put links of those kinds into a profile", Path, "FILE"),
     option("--from-nccl-tests", "make the profile of the output of nccl-tests; nothing is measured",
            Path, "FILE …", multiple=True),
@@ -173,7 +186,8 @@ def settings_of(options: SimpleNamespace) -> LinkSettings:
         sizes = sizes_of(least, most, factor)
     asked = fields_of(LinkSettings, options)
     measured = options.device is None and len(options.kinds) < 2
-    return LinkSettings(**asked | {"sizes": sizes, "device": measured})
+    mode = {"mode": "eager"} if options.shares and options.mode is None else {}
+    return LinkSettings(**asked | mode | {"sizes": sizes, "device": measured})
 
 
 def _measured(options: SimpleNamespace) -> Profile | None:

@@ -32,6 +32,8 @@ def reason(section: Section, scope: str, value: Value, before: NdSbp, after: NdS
     mesh = section.mesh.shape
     axes = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
     kinds = list(dict.fromkeys(_KINDS[before[i].kind, after[i].kind] for i in axes))
+    if section.is_grouped(value) and "all-gather" in kinds:
+        kinds[kinds.index("all-gather")] = "all-gather, grouped"
     over = ""
     if len(mesh) > 1:
         over = f" over ax{'i' if len(axes) == 1 else 'e'}s {' and '.join(map(str, axes))}"

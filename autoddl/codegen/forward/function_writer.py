@@ -202,9 +202,10 @@ class FunctionWriter:
         ((source,), (value,)) = step.reads, step.writes
         before, after = section.state(source), section.state(value)
         yield Comment(reason(section, self.module, value, before, after))
-        text, trained = state.text(source), section.is_trained(value)
-        late = section.late_axes(value)
-        boxed = self.frame.dialect.boxed(text, before, after, trained=trained, late=late)
+        boxed = self.frame.dialect.boxed(
+            state.text(source), before, after, trained=section.is_trained(value),
+            late=section.late_axes(value), grouped=section.is_grouped(value),
+        )  # fmt: skip
         yield Assign((state.boxed(value),), boxed.text)
 
     def _nested(self, steps: Sequence[FunctionStep]) -> set[str]:

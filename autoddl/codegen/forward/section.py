@@ -13,7 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from autoddl.perfmodel.boxing_prices import GroupedGather
 from autoddl.plan.value import PlanValue
+from autoddl.sbp.boxing import gathers
 from autoddl.sbp.layout import OUTPUT
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Program
@@ -53,6 +55,7 @@ class Section:
     ) -> None:
         self.plan: PlanValue = plan
         self.mesh: Mesh = plan.parts[stage].mesh
+        self._grouped = frozenset(plan.parts[stage].grouped)
         self.program: Program = plan.program
         self.arguments = dict(arguments)
         self._path = {
@@ -101,6 +104,15 @@ class Section:
         if value.tensor in self.arguments:
             return self.arguments[value.tensor]
         return self.plan.layout.made[value.tensor]
+
+    def is_grouped(self, value: Value) -> bool:
+        """Tell whether a gather, of a boxed value or of its gradient, is a broadcast from each place."""
+        tensor, states = (
+            self.program.tensor[value.tensor],
+            (self.state(value.source), self.state(value)),
+        )
+        steps = gathers(*states, tensor.shape, self.mesh.cuts)
+        return any(GroupedGather.of(step, tensor.item_bytes) in self._grouped for step in steps)
 
     def is_trained(self, value: Value) -> bool:
         """Tell whether a gradient may flow through a value: whether it is a real number at all."""

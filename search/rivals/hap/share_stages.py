@@ -2,9 +2,10 @@
 
 Ops come in the order of the program, each behind the boxings of what it reads. A collective ends the
 stage before it. An op is a line through what it takes a device for its share of the mesh and for all:
-exact where the same side of its roofline holds. Gathers and scatters pad, so theirs is a line in the
-largest share, as is that of a local slice; an all-reduce is constant. An all-to-all, of which j sends
-B_j (1 − B_j), is no line and taken as constant, at what it takes under the shares of the mesh.
+exact where the same side of its roofline holds. Padded gathers and scatters are a line in the largest
+share, as is a local slice; grouped gathers, which send all once, and all-reduces are constant. An
+all-to-all, of which j sends B_j (1 − B_j), is no line and taken as constant, at what it takes under the
+shares of the mesh.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from itertools import pairwise
 import numpy as np
 
 from autoddl.perfmodel.boxing_prices import BoxingPrices
+from autoddl.perfmodel.collectives import BROADCAST
 from autoddl.perfmodel.profile_entries import Device
 from autoddl.perfmodel.roofline import OpWork, device_s
 from autoddl.sbp.boxing import ALL_REDUCE, ALL_TO_ALL, LOCAL, Boxing, boxing
@@ -102,9 +104,10 @@ class _Lines:
     def boxing(self, step: Boxing, item_bytes: int, after_cuts: bool) -> tuple[float, float]:
         """Return the seconds of a boxing that do not depend on shares, and those of max B."""
         now_s, largest = self.now.step_s(step, item_bytes), most(self.cut) / units(self.cut)
-        if step.primitive in (ALL_REDUCE, ALL_TO_ALL) or (
-            step.primitive == LOCAL and not after_cuts
-        ):
+        way = self.now.way(step, item_bytes)
+        if way is not None and way.collective in (ALL_REDUCE, ALL_TO_ALL, BROADCAST):
+            return now_s, 0.0
+        if way is None and not after_cuts:
             return now_s, 0.0
         # An even cut of so many times as much moves what a share of all would.
         times = 1 / largest if step.primitive == LOCAL else self.size

@@ -48,8 +48,9 @@ class OtherDialect:
         return Expr("eng.devices")
 
     def boxed(
-        self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool, late: Axes = ()
-    ) -> Expr:
+        self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool, late: Axes = (),
+        grouped: bool = False,
+    ) -> Expr:  # fmt: skip
         return call("eng.reshard", value, str(before), str(after), trained)
 
     def read(self, value: Expr, axes: Axes) -> Expr:

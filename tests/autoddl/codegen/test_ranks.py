@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 import autoddl
 from autoddl.api import Plan
@@ -21,6 +22,7 @@ from autoddl.codegen.script_facts import inputs_of
 from autoddl.engine.oneflow.model.script_model import SCRIPT as SCRIPTS
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.pipeline.one_f_one_b import one_f_one_b
+from autoddl.perfmodel.profile_entries import Link
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
@@ -62,6 +64,7 @@ class Case:
     # its batch in another order, has weights that are 3e-6 to 3e-3 off, on some CPUs more than on others.
     double: bool = False
     in_parts: bool = False  # a random plan with statistics of BatchNorm in parts
+    grouped: bool = False  # planned for links over which all gathers over shares are grouped
 
     @property
     def ranks(self) -> int:
@@ -118,6 +121,7 @@ CASES = (
     Case("vgg13_by_3_1_random", "vgg13", "2:3/1", ""),
     Case("resnet_by_3_1_random", "resnet50", "2:3/1", "", sizes=BASIC, double=True),
     Case("mlp_by_3_1_x_2_random", "mlp", "2:3/1x2", "", micro_batches=3, sizes=ADAMW),
+    Case("mlp_by_2_1_1_grouped", "mlp", "3:2/1/1", "", grouped=True),
 )
 Seen = Callable[[Case], list[dict[str, Any]]]
 
@@ -135,7 +139,8 @@ def prepare(case: Case, folder: Path) -> dict[str, Any]:
         inputs = tuple(t.to(flow.float64) if t.is_floating_point() else t for t in inputs)
     mesh = case.mesh or "1"  # with parts only the program of this plan is taken
     if ":" in mesh:
-        plan = by_shares(autoddl.capture(graph, *inputs), mesh, case.search)
+        plan = by_shares(autoddl.capture(graph, *inputs), case)
+        assert ("grouped=True" in generate(plan)) == case.grouped
     else:
         plan = autoddl.optimize(
             graph, *inputs, mesh=mesh, search=case.search if case.mesh else "data parallel"
@@ -181,12 +186,18 @@ def random_plan(program: Program, mesh: str) -> Plan:
     return Plan.of(make_plan(problem, problem.result("random", random_assignment(problem, 2))))
 
 
-def by_shares(program: Program, mesh: str, search: str) -> Plan:
+def by_shares(program: Program, case: Case) -> Plan:
     """Return the plan of a baseline over shares, or one of random states."""
-    if search:
-        return autoddl.optimize(program, mesh=mesh, search=search, engine="script")
+    profile = profiles.load(None)
+    if case.grouped:
+        free = tuple(Link("broadcast", level, 2, 0.0, 0.0) for level in profile.levels)
+        profile = structs.replace(profile, links=(*profile.links, *free))
+    if case.search:
+        return autoddl.optimize(
+            program, mesh=case.mesh, search=case.search, engine="script", profile=profile
+        )
     parted = with_whole_masks(synchronised(program), alike=SCRIPTS.masks_alike)
-    problem = build(parted, Mesh.parse(mesh), profiles.load(None), engine=SCRIPTS)
+    problem = build(parted, Mesh.parse(case.mesh), profile, engine=SCRIPTS)
     return Plan.of(make_plan(problem, problem.result("by hand", random_assignment(problem, 2))))
 
 

@@ -33,8 +33,8 @@ from autoddl.sbp.state import OWN, B, NdSbp
 
 _FUNCTIONS = (
     "groups", "own", "lengths", "padded", "collective", "summed", "gathered", "sliced", "scattered",
-    "exchanged", "stretched", "first_only", "along", "dual", "moved", "in_turn", "boxed", "summed_back",
-    "as_local", "as_whole",
+    "announced", "exchanged", "stretched", "first_only", "along", "dual", "moved", "in_turn", "boxed",
+    "summed_back", "as_local", "as_whole",
 )  # fmt: skip
 _CALLED = {
     "part": "module_parameters", "dropped": "local_layers", "whole_batch_norm": "local_layers",
@@ -146,14 +146,13 @@ class LocalDialect:
         return Expr("DEVICE")
 
     def boxed(
-        self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool, late: Axes = ()
-    ) -> Expr:
-        if trained and late:
-            states = Expr(state_text(before)), Expr(state_text(after))
-            return call("boxed", value, *states, late=tuple(late))
-        if trained:
-            return _boxed(value, before, after)
-        return call("moved", value, Expr(state_text(before)), Expr(state_text(after)))
+        self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool, late: Axes = (),
+        grouped: bool = False,
+    ) -> Expr:  # fmt: skip
+        states = Expr(state_text(before)), Expr(state_text(after))
+        said: dict[str, object] = {"late": tuple(late)} if trained and late else {}
+        said |= {"grouped": True} if grouped else {}
+        return call("boxed" if trained else "moved", value, *states, **said)
 
     def read(self, value: Expr, axes: Axes) -> Expr:
         if not axes:

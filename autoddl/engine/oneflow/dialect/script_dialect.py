@@ -44,8 +44,9 @@ class OneFlowDialect:
         return Expr("PLACEMENTS[STAGE]" if staged else "PLACEMENT")
 
     def boxed(
-        self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool, late: Axes = ()
-    ) -> Expr:
+        self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool, late: Axes = (),
+        grouped: bool = False,
+    ) -> Expr:  # fmt: skip
         return terms.boxed(value, before, after, trained=trained)
 
     def read(self, value: Expr, axes: Axes) -> Expr:

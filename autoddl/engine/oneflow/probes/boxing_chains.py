@@ -19,6 +19,8 @@ state: x is in that state which makes x·s the boxing's input again. Along the m
     all-to-all       S1  B   S1 -> S2 -> S1 …  (x <- boxing of x·s)
     send/receive     x goes to other ranks and back: placement to placement, one message per pair
 
+Gathers by shares are those of scripts, of local tensors: x is what each rank has, in the twin as well.
+
 Dim 0 of x counts the groups that work at once: the axis that is not measured cuts it. Both programs
 begin with a matrix product that takes some ms (the *padding*), since OneFlow 0.9 crashes where a call
 of an nn.Graph ends before it has been put into its queue. A chain must return what it was given.
@@ -34,9 +36,11 @@ from typing import Any
 import numpy as np
 import oneflow as flow
 
-from autoddl.calibrate.network.link_cases import CollectiveCase
+from autoddl.calibrate.network.link_cases import INSIDE, CollectiveCase
+from autoddl.engine.oneflow.dialect.runtime import local_model as script
 from autoddl.engine.oneflow.probes.rank_groups import RankGrid
 from autoddl.engine.oneflow.run.global_tensors import sbp_of
+from autoddl.perfmodel.collectives import BROADCAST
 from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from autoddl.sbp.state import NdSbp
 
@@ -81,13 +85,16 @@ def shape_of(case: CollectiveCase) -> tuple[int, int]:
     if case.paired:
         return near_square(case.size_bytes / ITEM_BYTES, 1)
     share = case.group_size if case.collective == ALL_TO_ALL else 1
-    return near_square(case.size_bytes * share / ITEM_BYTES, case.group_size)
+    return near_square(case.size_bytes * share / ITEM_BYTES, sum(case.shares) or case.group_size)
 
 
 def true_size_bytes(case: CollectiveCase) -> float:
     """Return the n (perfmodel.collectives) of the tensor that `shape_of` describes."""
     share = case.group_size if case.collective == ALL_TO_ALL else 1
-    return math.prod(shape_of(case)) * ITEM_BYTES / share
+    size_bytes = math.prod(shape_of(case)) * ITEM_BYTES / share
+    if case.shares and case.collective == ALL_GATHER:  # which is padded
+        size_bytes *= case.group_size * max(case.shares) / sum(case.shares)
+    return size_bytes
 
 
 def near_square(elements: float, divisor: int) -> tuple[int, int]:
@@ -98,6 +105,8 @@ def near_square(elements: float, divisor: int) -> tuple[int, int]:
 
 
 def chain(case: CollectiveCase, cluster: RankGrid) -> ChainProgram:
+    if case.shares:
+        return _by_shares(case, cluster, gathers=True)
     made = _round_trip(case, cluster) if case.paired else _collective(case, cluster)
     return _beside_others(made, cluster.bystanders(case))
 
@@ -105,11 +114,14 @@ def chain(case: CollectiveCase, cluster: RankGrid) -> ChainProgram:
 def twin_key(case: CollectiveCase, cluster: RankGrid) -> tuple[Any, ...]:
     """Return what two cases must agree in to share one twin."""
     workers = cluster.workers(case)
-    return (workers, _repeats_x(case), round(math.log2(_local_elements(case))), case.steps)
+    size = round(math.log2(_local_elements(case)))
+    return (workers, _repeats_x(case), size, case.steps, case.shares)
 
 
 def twin(case: CollectiveCase, cluster: RankGrid) -> ChainProgram:
     """Return the twin of a case: the kernels that its chain runs in turn, on as many ranks."""
+    if case.shares:
+        return _by_shares(case, cluster, gathers=False)
     mesh = flow.placement("cpu", list(cluster.workers(case)))
     rows, columns = near_square(_local_elements(case), 1)
     x = _full((1, rows, columns), 1.0 / rows, mesh, ("B",))
@@ -142,6 +154,8 @@ def _beside_others(program: ChainProgram, bystanders: Sequence[int]) -> ChainPro
 
 
 def _local_elements(case: CollectiveCase) -> int:
+    if case.shares:
+        return math.prod(shape_of(case)) * max(case.shares) // sum(case.shares)
     cut = not case.paired and _STATES[case.collective].x == "S1"
     return math.prod(shape_of(case)) // (case.group_size if cut else 1)
 
@@ -168,6 +182,31 @@ def _collective(case: CollectiveCase, cluster: RankGrid) -> ChainProgram:
         return inner(x, _padded(s, w), lambda tensor, state: _box(tensor, mesh, nd(state)))
 
     return ChainProgram(body, (x, s, _padding(mesh)), x if case.collective == ALL_TO_ALL else s)
+
+
+def _by_shares(case: CollectiveCase, cluster: RankGrid, *, gathers: bool) -> ChainProgram:
+    """Return the chain of gathers by shares as scripts do them, of local tensors, or its twin."""
+    axis, rank = int(case.level == INSIDE), flow.env.get_rank()
+    script.RANKS = cluster.ranks.tolist()
+    script.SHARES = [
+        case.shares if i == axis else (1,) * n for i, n in enumerate(cluster.ranks.shape)
+    ]
+    script.PLACE = tuple(int(x[0]) for x in np.nonzero(cluster.ranks == rank))
+    script.GROUPS = script.groups()
+    rows, columns = shape_of(case)
+    mesh = flow.placement("cpu", cluster.ranks.ravel().tolist())
+    x = flow.full((1, rows, script.own(columns, axis)), 1.0 / rows)
+    w = flow.full((1, _PADDING, _PADDING), _PADDING**-0.5)
+    s, inner = _full((1, 1, 1), 1.0, mesh, ("B",)), _relay(case.steps, "B")
+    grouped = case.collective == BROADCAST
+
+    def box(tensor: Any, state: str) -> Any:
+        return script.gathered(tensor, axis, 2, grouped) if gathers else tensor
+
+    def body(x: Any, s: Any, w: Any) -> Any:
+        return _box(inner(x, _padded(s.to_local(), w), box), mesh, ("B",))
+
+    return ChainProgram(body, (x, s, w), s)
 
 
 def _round_trip(case: CollectiveCase, cluster: RankGrid) -> ChainProgram:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,3 +83,19 @@ def test_chains_have_an_even_number_of_steps(size: int) -> None:
     for most in (3, 8, 16):
         case = CollectiveCase("graph", "all_to_all", INSIDE, 2, size, most_steps=most)
         assert case.steps >= 2 and case.steps % 2 == 0
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [(1, 4), (4, 2)])
+def test_gathers_by_shares_are_padded_in_place_of_even_ones_and_grouped(
+    nodes: int, ranks: int
+) -> None:
+    asked = {"mode": "eager", "sizes": (1 << 14, 1 << 20)}
+    even = LinkSettings(ranks, nodes, **asked).cases()
+    cases = LinkSettings(ranks, nodes, **asked, shares=(3, 1, 1, 1)).cases()
+    by_shares = [case for case in cases if case.shares]
+    kind = ("gpu", 4, 1, 1) if nodes == 1 else ("node", 4, 1, 2)
+    assert {(c.level, c.group_size, c.inner, c.groups) for c in by_shares} == {kind}
+    assert [c.collective for c in by_shares] == ["all_gather"] * 2 + ["broadcast"] * 2
+    as_even = {replace(c, shares=()) for c in by_shares if c.collective == "all_gather"}
+    assert {c for c in cases if not c.shares} | as_even == set(even)
+    assert as_even.isdisjoint(cases)

@@ -132,3 +132,24 @@ def test_what_messages_keep_the_device_for_is_no_overlap() -> None:
         assert found.overhead[level] == pytest.approx(4e-4)
         assert found.overlap[level] == pytest.approx(1.0)
         assert found.interference[level] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_lines_of_padded_and_of_grouped_gathers() -> None:
+    """By hand for the shares 3/1/1/1: 3·(α + ½·n·β), and four chains of 3·α that pass on n together."""
+    settings = LinkSettings(4, mode="eager", sizes=SIZES, shares=(3, 1, 1, 1))
+    made = rows(replace(settings, shares=()))
+    for case in (case for case in settings.cases() if case.shares):
+        n, padded = case.size_bytes, case.collective == "all_gather"
+        taken = 3 * (2e-4 + n / 2 * 3e-9) if padded else 4 * 3 * 4e-4 + n * 5e-9
+        sent = 4 * n / 2 if padded else n  # an even gather of that moves as much
+        made = [row for row in made if row.case != replace(case, shares=())]
+        made.append(Timing(case, sent, 9, taken, taken, taken, taken))
+    found = fits_of(made, ("eager",))
+    profile = profile_of(found, settings, name="x", device=DEVICE)
+    for name, alpha_s, beta in (("all_gather", 2e-4, 3e-9), ("broadcast", 4e-4, 5e-9)):
+        link = profile.link(name, Crossing("gpu", 4))
+        assert (link.collective, link.group_size) == (name, 4)
+        assert link.alpha_s == pytest.approx(alpha_s)
+        assert link.beta_s_per_byte == pytest.approx(beta)
+    for row in (row for row in made if row.case.shares):
+        assert found.fitted_s(row.case, row.size_bytes) == pytest.approx(row.seconds, rel=1e-3)

@@ -1,5 +1,7 @@
 """Move tensors between all states over shares, forward and backward, and note what came out wrong.
 
+Gathers are tried padded and grouped.
+
 Arguments: a file for rank 0's findings, and a mesh such as 2:3/1x2.
 """
 
@@ -14,7 +16,7 @@ import numpy as np
 import oneflow as flow
 
 from autoddl.engine.oneflow.dialect.runtime import local_model as script
-from autoddl.sbp.boxing import boxing
+from autoddl.sbp.boxing import boxing, gathers
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.shards import all_states, shard_slices
 from autoddl.sbp.shares import Shares
@@ -38,22 +40,23 @@ def main(file: Path, mesh: Mesh) -> None:
         if boxing(src, dst, SHAPE, mesh.cuts) is None:
             continue
         tried += 1
-        for name, right in check(whole, src, dst, mesh).items():
-            everywhere = flow.tensor([float(right)]).to_global(
-                placement=flow.placement("cpu", list(range(mesh.size))), sbp=flow.sbp.split(0)
-            )
-            if float(everywhere.numpy().min()) == 0.0:
-                wrong.append(f"{name} {src} {dst}")
+        for grouped in (False, True)[: 1 + any(gathers(src, dst, SHAPE, mesh.cuts))]:
+            for name, right in check(whole, src, dst, mesh, grouped).items():
+                everywhere = flow.tensor([float(right)]).to_global(
+                    placement=flow.placement("cpu", list(range(mesh.size))), sbp=flow.sbp.split(0)
+                )
+                if float(everywhere.numpy().min()) == 0.0:
+                    wrong.append(f"{name} {src} {dst}{' grouped' * grouped}")
     if rank == 0:
         file.write_text(json.dumps({"tried": tried, "wrong": wrong}))
 
 
-def check(whole: np.ndarray, src: NdSbp, dst: NdSbp, mesh: Mesh) -> dict[str, bool]:
+def check(whole: np.ndarray, src: NdSbp, dst: NdSbp, mesh: Mesh, grouped: bool) -> dict[str, bool]:
     """Return whether this rank has its part of the tensor, and of the gradient."""
     before, after = map(entries, (src, dst))
     script.TURN[:] = [flow.zeros(1, requires_grad=True)]
     start = script.as_local(whole, before).requires_grad_()
-    made = script.boxed(start, before, after)
+    made = script.boxed(start, before, after, grouped=grouped)
     factor = np.arange(whole.size, dtype=np.float32).reshape(whole.shape)
     goes_back = script.as_local(factor, script.dual(after))
     ((made * goes_back).sum() + 0 * script.TURN[0].sum()).backward()

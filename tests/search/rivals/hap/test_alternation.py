@@ -11,7 +11,8 @@ import pytest
 from msgspec import structs
 
 from autoddl.errors import AutoDDLError
-from autoddl.sbp.boxing import boxing
+from autoddl.perfmodel.profile_entries import Link
+from autoddl.sbp.boxing import LOCAL, boxing
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network.cost_network import CostNetwork, as_ints
@@ -108,11 +109,14 @@ def test_what_it_is_not_for(mesh: str, ranks: str, message: str) -> None:
         alternation.search(one.problem, Mesh.parse(mesh), one.profile.devices, ranks.split())
 
 
-def test_lines_are_what_the_program_takes_under_other_shares() -> None:
+@pytest.mark.parametrize(("broadcasts", "gathers"), [(1.0, "all_gather"), (0.0, "broadcast")])
+def test_lines_are_what_the_program_takes_under_other_shares(
+    broadcasts: float, gathers: str
+) -> None:
     """The same choices on another mesh, of devices that are alike, with one line for each link."""
     checked = 0
-    for seed in range(5):
-        one = flat(alike(toy(seed)))
+    for seed in range(4):
+        one = flat(alike(toy(seed)), broadcasts)
         meshes = [*one.meshes(MOST_UNITS)]
         devices = [one.profile.devices[kind] for kind in one.cluster.kinds]
         problems = [one.problem(mesh) for mesh in meshes]
@@ -127,29 +131,34 @@ def test_lines_are_what_the_program_takes_under_other_shares() -> None:
                 units = np.array(mesh.axes[0].shares or (1,) * mesh.size)
                 seconds = stages_s(stages, units / units.sum())
                 assert seconds == pytest.approx(problem.cost_s(there), rel=1e-6)
-                checked += mesh is not first.mesh and bool(moves)
+                checked += mesh is not first.mesh and gathers in moves
     assert checked > 30
 
 
-def flat(one: ShareToy) -> ShareToy:
-    """The same where flop/s bound each op, and each link has one line."""
-    links = {(link.key, link.collective): link for link in one.profile.links}
+def flat(one: ShareToy, broadcasts: float) -> ShareToy:
+    """The same where flop/s bound each op, and each link has one line: of broadcasts this β."""
+    told = [Link("broadcast", level, 2, 0.0, broadcasts) for level in one.profile.levels]
+    links = {(link.key, link.collective): link for link in (*one.profile.links, *told)}
     fast = one.profile.devices["fast"]
     kernels = {n: structs.replace(k, bytes_per_s=1e18) for n, k in fast.kernels.items()}
-    devices = dict.fromkeys(one.profile.devices, structs.replace(fast, kernels=kernels))
+    devices = dict.fromkeys(
+        one.profile.devices, structs.replace(fast, kernels=kernels, op_overhead_s=0.0)
+    )
     profile = structs.replace(one.profile, links=tuple(links.values()), devices=devices)
     return replace(one, profile=profile)
 
 
 def moved(problem: CostNetwork, point: Point) -> list[str]:
-    """The primitives of all boxings, in the order of the redistributions."""
+    """How all boxings go, padded or grouped, in the order of the redistributions."""
     layout = assigned_layout(problem, as_ints(point).tolist())
+    prices = problem.setting.redistributor.boxings
     found = []
     for move in layout.redistributions:
-        shape = problem.program.tensor[move.tensor].shape
+        tensor = problem.program.tensor[move.tensor]
         for states in pairwise((layout.made[move.tensor], *move.path)):
-            step = boxing(*states, shape, problem.mesh.cuts, uneven=True)
-            found.append(step.primitive if step is not None else "")
+            step = boxing(*states, tensor.shape, problem.mesh.cuts, uneven=True)
+            way = None if step is None else prices.way(step, tensor.item_bytes)
+            found.append(LOCAL if way is None else way.collective)
     return found
 
 

@@ -1,8 +1,8 @@
 """A script over shares: each rank holds its shards as local tensors and says itself what goes where.
 
 Global tensors cut evenly, so what goes between ranks is padded to the largest shard, and goes over a
-global tensor of one axis. All ranks take part in the collectives of all groups, in one order, which
-OneFlow asks for.
+global tensor of one axis; or a gather is *grouped*, a broadcast from each place of just what it has. All
+ranks take part in the collectives of all groups, in one order, which OneFlow asks for.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import oneflow as flow
 
 DEVICE = "cpu"
 RANKS: list[Any] = [0]
-SHARES = [(1,)]
-PLACE = (0,)
+SHARES: list[tuple[int, ...]] = [(1,)]
+PLACE: tuple[int, ...] = (0,)
 GROUPS = [[[0]]]
 B, P = "B", "P"
 LOSS: list[Any] = [B]
@@ -71,10 +71,29 @@ def summed(tensor, axis):
     return collective(tensor, axis, flow.sbp.partial_sum, flow.sbp.broadcast)
 
 
-def gathered(tensor, axis, dim):
+def announced(tensor, axis, dim, each):
+    """Return the shards of all places of an axis, so long each; each place broadcasts its own."""
+    shape, found, whole = [*tensor.shape], [], [flow.sbp.broadcast]
+    for place, length in enumerate(each):
+        shape[dim] = length
+        mine = place == PLACE[axis]
+        part = tensor if mine else flow.empty(*shape, dtype=tensor.dtype, device=DEVICE)
+        for ranks in GROUPS[axis]:
+            sent = part.to_global(
+                placement=flow.placement(DEVICE, ranks[place : place + 1]), sbp=whole
+            )
+            made = sent.to_global(placement=flow.placement(DEVICE, ranks), sbp=whole)
+            if flow.env.get_rank() in ranks:
+                found.append(made.to_local())
+    return found
+
+
+def gathered(tensor, axis, dim, grouped=False):
     """Return all shards of an axis side by side."""
     unit = tensor.shape[dim] // SHARES[axis][PLACE[axis]]
     each = [unit * share for share in SHARES[axis]]
+    if grouped:
+        return flow.cat(announced(tensor, axis, dim, each), dim=dim)
     most = max(each)
     whole = collective(padded(tensor, dim, most), axis, flow.sbp.split(dim), flow.sbp.broadcast)
     parts = [whole.narrow(dim, place * most, length) for place, length in enumerate(each)]
@@ -128,14 +147,14 @@ def first_only(tensor, axis):
     return tensor.clone() if PLACE[axis] == 0 else flow.zeros_like(tensor)
 
 
-def along(tensor, axis, before, after):
+def along(tensor, axis, before, after, grouped=False):
     """Return a tensor whose entry of one axis changes: B, P or the dim that it cuts."""
     if before == P:
         return summed(tensor, axis) if after == B else scattered(tensor, axis, after)
     if before == B:
         return first_only(tensor, axis) if after == P else sliced(tensor, axis, after)
     if after == B:
-        return gathered(tensor, axis, before)
+        return gathered(tensor, axis, before, grouped)
     if after == P:
         return stretched(tensor, axis, before)
     return exchanged(tensor, axis, before, after)
@@ -146,8 +165,8 @@ def dual(state):
     return [B if entry == P else entry for entry in state]
 
 
-def moved(tensor, before, after):
-    """Return a tensor in another state, axis by axis.
+def moved(tensor, before, after, grouped=False):
+    """Return a tensor in another state, axis by axis; gathers are padded, or `grouped`.
 
     A dim is cut from the outermost axis inwards, and put together outwards; where axes do both at once
     all has to be whole in between.
@@ -157,9 +176,9 @@ def moved(tensor, before, after):
     cuts = [axis for axis in axes if after[axis] not in (B, P)]
     if joins and cuts and len(axes) > 1:
         whole = [B if axis in axes else entry for axis, entry in enumerate(before)]
-        return moved(moved(tensor, before, whole), whole, after)
+        return moved(moved(tensor, before, whole, grouped), whole, after)
     for axis in reversed(axes) if joins else axes:
-        tensor = along(tensor, axis, before[axis], after[axis])
+        tensor = along(tensor, axis, before[axis], after[axis], grouped)
     return tensor
 
 
@@ -186,14 +205,17 @@ def in_turn(tensor, forward, backward):
     return made
 
 
-def boxed(tensor, before, after, late=()):
+def boxed(tensor, before, after, late=(), grouped=False):
     """Return a tensor in another state; its gradient goes back from the dual of that state.
 
-    Over the axes that are `late` all places have summands of it.
+    Over the axes that are `late` all places have summands of it. Where one of both is a gather it may be
+    `grouped`; a gradient of what was gathered is a slice, or the padded scatter of a sum.
     """
     back = [P if axis in late else entry for axis, entry in enumerate(dual(after))]
     return in_turn(
-        tensor, lambda x: moved(x, before, after), lambda x: moved(x, back, dual(before))
+        tensor,
+        lambda x: moved(x, before, after, grouped),
+        lambda x: moved(x, back, dual(before), grouped),
     )
 
 
