@@ -66,8 +66,8 @@ COLUMNS: dict[str, frames.Formats] = {
         "sent once loses on": "{}", "at most": "{:.1%}",
     },
     GATHERS: {
-        "shares": "{}", "largest": "{:.2f}", "padded_s": _ms, "grouped_s": _ms, "padded_told_s": _ms,
-        "grouped_told_s": _ms, "chosen": "{}", "faster": "{}",
+        "shares": "{}", "kib": "{}", "largest": "{:.2f}", "padded_s": _ms, "grouped_s": _ms,
+        "padded_told_s": _ms, "grouped_told_s": _ms, "chosen": "{}", "faster": "{}",
     },
 }  # fmt: skip
 
@@ -83,8 +83,8 @@ def _cases(study: str, models: Sequence[str]) -> Iterator[tuple[Row, Callable[..
             for pair, gbit in product(unlike_steps.PAIRS, GBITS):
                 yield {"model": model, "pair": pair, "gbit": gbit}, unlike_steps.ablation_row
     elif study == GATHERS:
-        for shares in shaped_gathers.SKEWS:
-            yield {"shares": shares}, shaped_gathers.gather_row
+        for kib, shares in product(shaped_gathers.KIB, shaped_gathers.SKEWS):
+            yield {"shares": shares, "kib": kib}, shaped_gathers.gather_row
     else:
         make = toy_row if study == "toys" else synthesis_row
         for seed in range(TOYS):

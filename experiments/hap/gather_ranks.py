@@ -19,18 +19,18 @@ from autoddl.engine.oneflow.probes.stopwatch import Effort, turns
 from autoddl.perfmodel.collectives import BROADCAST
 from autoddl.sbp.boxing import ALL_GATHER
 
-STEPS = 4  # gathers of one call
-EFFORT = Effort(iterations=16, warm_up=2, limit_s=40.0)
+CALL_BYTES = 4 << 20  # that the gathers of one call make together, of long ones two
+EFFORT = Effort(iterations=12, warm_up=2, limit_s=40.0)
 
 
 def main(folder: Path, shares: tuple[int, ...], size_bytes: int) -> None:
     grid = RankGrid(flow.env.get_world_size(), 1)
-    programs = []
+    programs, steps = [], max(2, min(16, CALL_BYTES // size_bytes))
     for way in (ALL_GATHER, BROADCAST):
-        case = CollectiveCase("eager", way, BETWEEN, grid.nodes, size_bytes, 1, 1, STEPS, shares)
+        case = CollectiveCase("eager", way, BETWEEN, grid.nodes, size_bytes, 1, 1, steps, shares)
         chain = boxing_chains.chain(case, grid)
         programs.append((chain.body, chain.inputs))
-    seconds = np.median(turns(programs, EFFORT), axis=0) / STEPS
+    seconds = np.median(turns(programs, EFFORT), axis=0) / steps
     if flow.env.get_rank() == 0:
         (folder / "seconds.json").write_text(json.dumps(seconds.tolist()))
     flow.comm.barrier()

@@ -20,7 +20,7 @@ from experiments.fidelity import measure
 from experiments.fidelity.workload import Bed
 from experiments.lib.frames import Row
 
-NODES, BYTES = 4, 1 << 21
+NODES, KIB = 4, (32, 2048)
 BED = Bed("gathers", NODES, 1, "200mbit")
 SKEWS = (
     "4/3/3/3", "5/5/3/3", "2/2/1/1", "3/2/2/1", "2/1/1/1", "3/1/1/1", "7/3/1/1", "5/1/1/1", "9/1/1/1",
@@ -28,13 +28,13 @@ SKEWS = (
 )  # fmt: skip
 LINKS = (
     "--shares", "3/1/1/1", "--collectives", "all-reduce", "--group-sizes", str(NODES),
-    "-b", "64K", "-e", "4M", "--budget", "90", "--mode", "eager",
+    "-b", "16K", "-e", "4M", "--budget", "90", "--mode", "eager",
 )  # fmt: skip
 LIMIT_S = 180.0
 DEVICE = Path(profiles.BUNDLED["cpu"])  # which no gather looks at but for its launch
 
 
-def gather_row(shares: str, folder: Path) -> Row:
+def gather_row(shares: str, kib: int, folder: Path) -> Row:
     """Return the seconds of both ways, measured and predicted, and which a plan takes.
 
     Raises:
@@ -42,14 +42,14 @@ def gather_row(shares: str, folder: Path) -> Row:
     """
     with measure.running(BED) as (run, made), tempfile.TemporaryDirectory() as out:
         file = measure.calibrate(BED, made, folder / BED.name, LINKS, DEVICE)
-        failed = run("experiments.hap.gather_ranks", [out, shares, str(BYTES)], LIMIT_S)
+        failed = run("experiments.hap.gather_ranks", [out, shares, str(kib << 10)], LIMIT_S)
         if failed:
             raise AutoDDLError(f"gathers by {shares}: {failed}")
         padded_s, grouped_s = json.loads((Path(out) / "seconds.json").read_text())
     mesh = Mesh.parse(f"[node {NODES}:{shares}]")
     (cut,) = mesh.cuts
     prices = BoxingPrices(mesh, profiles.load(file))
-    step = Boxing(ALL_GATHER, (0,), BYTES // 4)
+    step = Boxing(ALL_GATHER, (0,), kib << 8)
     way = prices.way(step, 4)
     told_s = map(prices.way_s, ways_of(step, 4, cut))
     return {

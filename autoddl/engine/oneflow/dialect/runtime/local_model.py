@@ -166,7 +166,7 @@ def dual(state):
 
 
 def moved(tensor, before, after, grouped=False):
-    """Return a tensor in another state, axis by axis; what is gathered in padded shards, or `grouped`.
+    """Return a tensor in another state, axis by axis; gathers are padded, or `grouped`.
 
     A dim is cut from the outermost axis inwards, and put together outwards; where axes do both at once
     all has to be whole in between.
