@@ -58,6 +58,13 @@ class StageSections:
         self.sent = self._sent()
         self.stages = tuple(self._stage(number) for number in range(len(plan.parts)))
 
+    @property
+    def loss_state(self) -> NdSbp:
+        """Return the state of the loss, on the stage that makes it."""
+        stage = next(stage for stage in self.stages if LOSS in stage.results)
+        section = stage.section
+        return section.state(section.results[stage.results.index(LOSS)])
+
     def stage_of(self, tensor: str) -> int:
         """Return the stage that makes a tensor, or stores it."""
         producer = self.program.producer.get(tensor)

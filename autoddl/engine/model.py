@@ -175,6 +175,8 @@ class Limits(NamedTuple):
     """Types of devices on which no op may write to a variable in every micro-batch."""
     shares: bool = False
     """Whether axes may have shares: unlike parts of a cut for unlike devices."""
+    clips_stages: bool = True
+    """Whether gradients of several stages may be clipped by a norm, which is of all of them."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -83,8 +83,8 @@ class Request(Options):
     ) -> CostNetwork:  # fmt: skip
         """Return the problem of the program on a mesh, or of one micro-batch of it.
 
-        Devices are of these `kinds`, by default of all that the cluster has. Boxings run in the first of
-        these `ways`, by default of those of plans without stages.
+        Devices are of these `kinds`, by default of all that the cluster has; on a mesh with shares one is
+        told for each device. Boxings run in the first of `ways`, by default of those without stages.
 
         Raises:
             AutoDDLError: there is none, or boxings can't run on such a mesh in any of these ways.
@@ -97,8 +97,8 @@ class Request(Options):
                 f"micro-batches, {self.engine.title} runs boxings on meshes of up to {most} axes"
             )
         profile = self.profile.part(self.cluster.kinds if kinds is None else kinds)
-        whole = mesh.size == self.cluster.size and mesh.cuts != mesh.shape
-        told = range(mesh.size) if whole and profile.kinds else ()
+        told = map(self.cluster.kind, range(mesh.size)) if kinds is None else kinds
+        unlike = mesh.cuts != mesh.shape and profile.kinds
         return build(
             self.program if part is None else part,
             mesh,
@@ -109,7 +109,7 @@ class Request(Options):
             allow=self.allow,
             streams=ways[0],
             launch=self.launch,
-            kinds=tuple(map(self.cluster.kind, told)),
+            kinds=tuple(told) if unlike else (),
         )
 
 

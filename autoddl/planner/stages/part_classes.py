@@ -20,7 +20,10 @@ MOST_MIXTURES = 16  # of kinds in parts of one size; more than 4 nodes of 3 kind
 
 @dataclass(frozen=True)
 class PartClass:
-    """Parts of a `mesh` that take `needs[p]` devices of pool p, of these `kinds`."""
+    """Parts of a `mesh` that take `needs[p]` devices of pool p, of these `kinds`.
+
+    Of a mesh with shares `kinds` tells that of each device.
+    """
 
     mesh: Mesh
     needs: tuple[int, ...]

@@ -210,7 +210,7 @@ class StageMoves:
         }
         sent = min((s for s in leaves if crosses(s, here.mesh.shape)), key=leaves.__getitem__)
         pairs = [(sent, s) for s in arrives if crosses(s, there.mesh.shape)]
-        if here.mesh.shape == there.mesh.shape:
+        if here.mesh.cuts == there.mesh.cuts:
             pairs += [(s, s) for s in arrives if s in leaves]
         sent, arrival = min(pairs, key=lambda pair: leaves[pair[0]] + arrives[pair[1]])
         paths = {r: there.path(*form, arrival, goal) for r, goal in wanted.items()}

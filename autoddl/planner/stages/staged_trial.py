@@ -30,7 +30,7 @@ from autoddl.planner.stages.cuts import ClassStates, Cuts, cut_places, sums
 from autoddl.planner.stages.part_classes import PartClass, Pools, part_classes
 from autoddl.planner.stages.stage_links import Links
 from autoddl.planner.stages.staged_assignment import Staged
-from autoddl.planner.uneven.share_vectors import share_meshes
+from autoddl.planner.uneven.share_vectors import share_classes, share_meshes
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.planner.within_memory import until_it_fits
 from autoddl.sbp.mesh import Mesh
@@ -146,7 +146,8 @@ class StagedTrial(Contender):
         """
         self.request, self.micro, self.places, self.known = request, micro, places, known
         self.classes, self.parts, self.least = classes, parts.keeping(count), least
-        mesh = classes[0].mesh if stages else request.whole_mesh
+        by_shares = classes[0].mesh.cuts != classes[0].mesh.shape
+        mesh = classes[0].mesh if stages or by_shares else request.whole_mesh
         way = request.ways_of(stages, count)[0]
         self.candidate = Candidate(stages, count, mesh, way, in_parts=in_parts)
 
@@ -278,11 +279,11 @@ def _graphs(request: Request) -> Iterator[tuple[int, Sequence[PartClass], Placed
     """Yield numbers of equal stages, or 0 for any, with the classes of their parts, and their graph.
 
     Equal stages of devices that are alike have one mesh, so that its states can be bounded alone. Meshes
-    with shares are of all devices, one stage in micro-batches.
+    with shares come last: those of all devices, one stage in micro-batches, then those of parts.
     """
     cluster, devices = request.cluster, request.cluster.size
     pools = Pools.of(cluster)
-    most = min(devices, len(cut_places(request.program)) - 1)
+    most = _most_stages(request)
     if request.mesh is not None:
         known = [PartClass(request.mesh, (request.mesh.size,), ())]
     else:
@@ -310,11 +311,43 @@ def _graphs(request: Request) -> Iterator[tuple[int, Sequence[PartClass], Placed
                 parts = graph_of(group)
                 if parts.graph.whole.any():
                     yield stages, group, parts
-    for mesh in share_meshes(request) if request.mesh is None else ():
-        one = PartClass(mesh, tuple(map(len, pools.ranks)), pools.kinds)
+    if request.mesh is None:
+        yield from _share_graphs(request, known, graph_of)
+
+
+def _share_graphs(
+    request: Request, known: Sequence[PartClass],
+    graph_of: Callable[[Sequence[PartClass]], PlacedParts],
+) -> Iterator[tuple[int, Sequence[PartClass], PlacedParts]]:  # fmt: skip
+    """Yield one stage of all devices with shares, and any number of stages some of which have shares."""
+    cluster, pools = request.cluster, Pools.of(request.cluster)
+    of_all = tuple(map(len, pools.ranks)), tuple(map(cluster.kind, range(cluster.size)))
+    for mesh in share_meshes(request):
+        one = PartClass(mesh, *of_all)
         parts = graph_of([one])
         if parts.graph.whole.any():
             yield 1, [one], parts
+    by_shares = list(share_classes(request, known)) if request.parts != EQUAL else []
+    if by_shares:
+        with suppress(AutoDDLError):
+            yield 0, [*by_shares, *known], graph_of([*by_shares, *known])
+
+
+def _most_stages(request: Request) -> int:
+    """Return the most stages that pipelines can have.
+
+    Raises:
+        AutoDDLError: that is one for what the engine clips, and more were asked for.
+    """
+    engine, asked = request.engine, request.pipeline
+    if engine.limits.clips_stages or not any(group.clip for group in request.program.groups):
+        return min(request.cluster.size, len(cut_places(request.program)) - 1)
+    if isinstance(asked, int) and asked > 1:
+        raise AutoDDLError(
+            f"pipeline: got {asked}, but gradients are clipped by their norm, which {engine.title} does "
+            "without stages only; allowed is 1, or plan without clipping"
+        )
+    return 1
 
 
 def _bound_s(

@@ -12,8 +12,9 @@ Source: HAP (seed 001), sharding ratios: a linear program over real ones, altern
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.roofline import OpWork, device_s
 from autoddl.planner.request import Request
+from autoddl.planner.stages.part_classes import PartClass, Pools
 from autoddl.planner.uneven.given_shares import cut_lengths, why_even
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
@@ -44,18 +46,59 @@ def share_meshes(request: Request, turn: int = 0) -> Iterator[Mesh]:
 
     In later turns those come that are worth one where none of the turns before fits into memory.
     """
-    cluster, kinds = request.cluster, Counter(request.cluster.kinds)
-    if why_even(request, request.engine) or len(kinds) < 2 or cluster.sizes:
+    if request.cluster.sizes or not _are_tried(request):
         return
-    vectors = share_vectors(kinds, compute_s(request.program, request.profile, cluster))
-    outer, lengths = cluster.levels[0], cut_lengths(request.program)
-    for mesh in cluster.meshes(request.most_axes):
-        if mesh.axes[0].size != outer.size or mesh.axes[0].level != outer.name:
-            continue  # an axis of its own for nodes of unlike kinds
-        usable = [v for v in vectors if any(n % _units(v, kinds) == 0 for n in lengths)]
-        for vector in usable[turn * TRIED : (turn + 1) * TRIED]:
-            shares = tuple(vector[kind] for kind in cluster.kinds)
-            yield replace(mesh, axes=(replace(mesh.axes[0], shares=shares), *mesh.axes[1:]))
+    seconds = _compute_s(request)
+    for mesh in request.cluster.meshes(request.most_axes):
+        found = _with_shares(request, mesh, request.cluster.kinds, seconds)
+        yield from islice(found, turn * TRIED, (turn + 1) * TRIED)
+
+
+def share_classes(request: Request, classes: Iterable[PartClass]) -> Iterator[PartClass]:
+    """Yield classes of parts that have nodes of several kinds, with the best shares for these.
+
+    Devices of a part are in the order of their ranks; where nodes of kinds take turns in that, and of
+    all devices, there are none.
+    """
+    if not _are_tried(request):
+        return
+    pools, seconds = Pools.of(request.cluster), _compute_s(request)
+    for one in classes:
+        parts = zip(pools.ranks, pools.kinds, one.needs, pools.per_node, strict=True)
+        used = sorted(part for part in parts if part[2])
+        mixed = any(a[0][-1] > b[0][0] for a, b in pairwise(used))
+        if mixed or sum(one.needs) == request.cluster.size:
+            continue
+        nodes = [kind for _, kind, need, size in used for _ in range(need // size)]
+        devices = tuple(kind for _, kind, need, _ in used for _ in range(need))
+        for mesh in islice(_with_shares(request, one.mesh, nodes, seconds), 1):
+            yield PartClass(mesh, one.needs, devices)
+
+
+def _are_tried(request: Request) -> bool:
+    """Tell whether there are several kinds, and nothing asks for even cuts."""
+    return len(set(request.cluster.kinds)) > 1 and not why_even(request, request.engine)
+
+
+def _compute_s(request: Request) -> Mapping[str, Floats]:
+    return compute_s(request.program, request.profile, request.cluster)
+
+
+def _with_shares(
+    request: Request, mesh: Mesh, kinds: Sequence[str], seconds: Mapping[str, Floats]
+) -> Iterator[Mesh]:
+    """Yield a mesh with shares for nodes of these kinds, of the shortest compute first.
+
+    Its outermost axis has to be that of the nodes.
+    """
+    axis, *inner = mesh.axes
+    counts, lengths = Counter(kinds), cut_lengths(request.program)
+    if len(counts) < 2 or (axis.size, axis.level) != (len(kinds), request.cluster.levels[0].name):
+        return
+    for vector in share_vectors(counts, {kind: seconds[kind] for kind in counts}):
+        if any(n % _units(vector, counts) == 0 for n in lengths):
+            shares = tuple(vector[kind] for kind in kinds)
+            yield replace(mesh, axes=(replace(axis, shares=shares), *inner))
 
 
 def alternated_mesh(request: Request) -> Mesh:

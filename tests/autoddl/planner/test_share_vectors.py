@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import autoddl
 from autoddl.errors import AutoDDLError
 from autoddl.planner.uneven.share_vectors import MOST_UNITS, share_vectors
+from autoddl.sbp.program import ParameterGroup
 from autoddl.search.budget import Budget
 from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import mlp
@@ -96,6 +98,44 @@ def test_micro_batches_are_cut_by_shares_too() -> None:
     assert (len(plan.parts), plan.micro_batches) == (1, 4)
     assert plan.mesh.cuts != plan.mesh.shape and even.mesh.cuts == even.mesh.shape
     assert plan.estimate.step_s < even.estimate.step_s
+
+
+def test_stages_have_shares() -> None:
+    """Three fast devices and a slow one, two stages: 2 : 1 1/3 is nearer to half than 2 : 2 · 1/3."""
+    program = mlp(8192, (2048, 2048, 2048, 2048))
+    asked = {"cluster": "3*fast + 1*slow", "profile": PROFILE, "engine": "script", "budget": SOME}
+    plan, even = (
+        autoddl.optimize(program, **asked, pipeline=2, micro_batches=8, shares=shares)
+        for shares in ("auto", False)
+    )
+    assert [str(part.mesh) for part in plan.parts] == ["2", "2:3/1"]
+    assert plan.parts[1].ranks == (2, 3), "the share of 3 is for the fast one"
+    assert plan.estimate.step_s < 0.85 * even.estimate.step_s
+
+
+def test_nodes_of_kinds_in_turn_share_no_stage() -> None:
+    """Shares are by place, and places by rank: pools are joined one behind the other."""
+    found = [
+        autoddl.optimize(
+            mlp(8192, (2048, 2048, 2048, 2048)), cluster=text, profile=PROFILE, engine="script",
+            budget=SOME, pipeline=2, micro_batches=8,
+        )
+        for text in ("2*fast + 1*slow + 1*fast", "1*slow + 3*fast")
+    ]  # fmt: skip
+    assert [[str(part.mesh) for part in plan.parts] for plan in found] == [
+        ["2", "2"],
+        ["2", "2:1/3"],
+    ]
+
+
+def test_scripts_have_no_stages_where_gradients_are_clipped() -> None:
+    names = tuple(parameter.tensor for parameter in WIDE.parameters)
+    clipped = replace(WIDE, groups=(ParameterGroup(names, 0.1, clip=(1.0, 2.0)),))
+    asked = {"cluster": "3*fast + 1*slow", "profile": PROFILE, "budget": SOME, "engine": "script"}
+    plan = autoddl.optimize(clipped, **asked, micro_batches=8, pipeline="auto")
+    assert {each.stages for each in plan.search.outcomes} <= {0, 1} and len(plan.parts) == 1
+    with pytest.raises(AutoDDLError, match=r"got 2, but gradients are clipped by .* is 1"):
+        autoddl.optimize(clipped, **asked, micro_batches=8, pipeline=2)
 
 
 def test_haps_search_makes_a_plan_of_what_alternation_ends_at() -> None:

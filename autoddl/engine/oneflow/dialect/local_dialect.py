@@ -34,14 +34,15 @@ from autoddl.sbp.state import OWN, B, NdSbp
 _FUNCTIONS = (
     "groups", "own", "lengths", "padded", "collective", "summed", "gathered", "sliced", "scattered",
     "announced", "exchanged", "stretched", "first_only", "along", "dual", "moved", "in_turn", "boxed",
-    "summed_back", "as_local", "as_whole",
+    "summed_back", "first_turn", "as_local", "as_whole",
 )  # fmt: skip
 _CALLED = {
     "part": "module_parameters", "dropped": "local_layers", "whole_batch_norm": "local_layers",
     "clip_gradients": "local_model",
 }  # fmt: skip
 """The functions that only some scripts call, and their modules."""
-_NAMES = frozenset({"GROUPS", "LOSS", "PLACE", "SHARES", "TURN", "backward", *_FUNCTIONS, *_CALLED})
+_TABLES = {"GROUPS", "LOSS", "PLACE", "SHARES", "TURN", "UNITS"}
+_NAMES = frozenset({"arriving", "backward", *_TABLES, *_FUNCTIONS, *_CALLED})
 
 # Ops that look at where their shard begins, by the operand and dim (from the end where negative) that
 # therefore stays whole.
@@ -136,8 +137,6 @@ class LocalDialect:
 
     def check(self, plan: PlanValue) -> None:
         """Raise AutoDDLError for what local tensors can't be written of."""
-        if len(plan.parts) > 1:
-            raise AutoDDLError("codegen: stages are not written over shares yet")
         for op in plan.program.ops:
             if op.phase == "forward":
                 _check_op(op, plan.program.shapes(op), plan.signatures[op.name])
@@ -164,49 +163,101 @@ class LocalDialect:
 
     def script(self, content: ScriptContent) -> str:
         """Return the text of a whole script."""
-        optimizer = content.optimizer
-        steps = "local_accumulation" if content.plan.micro_batches > 1 else "local_model"
-        clip = "clip_gradients(params, optimizer)"
-        updating = optimizer_text(optimizer, content.top, stages=False, clip=clip)
+        optimizer, staged = content.optimizer, content.stages is not None
+        model = "local_stages" if staged else "local_model"
+        updating = optimizer_text(
+            optimizer, content.top, stages=staged, idle=content.has_idle,
+            clip="clip_gradients(params, optimizer)",
+        )  # fmt: skip
         parts = [
             _tables(content),
             functions_of("local_model", *_FUNCTIONS),
-            "GROUPS = groups()\nTURN = []  # what the last function with a gradient of its own handed on",
+            f"GROUPS = groups(RANKS{'[STAGE]' * staged})\n"
+            "TURN = []  # what the last function with a gradient of its own handed on",
             *called((*content.functions, updating), _CALLED),
             *content.functions,
             updating,
-            *schedule_text(optimizer),
-            functions_of("local_model", "backward"),
-            functions_of(steps, "train_step"),
-            functions_of("local_model", "load_parameters", "save_checkpoint", "batches"),
+            *schedule_text(optimizer, idle=content.has_idle),
+            *_step(content),
+            functions_of(model, "load_parameters", "save_checkpoint", "batches"),
             main_function(content),
         ]
         body = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
         return header(content.plan, body, content.top) + body
 
 
+def _step(content: ScriptContent) -> list[str]:
+    """Return what runs a step: all at once, micro-batch by micro-batch, or in stages."""
+    if content.stages is None:
+        module = "local_accumulation" if content.plan.micro_batches > 1 else "local_model"
+        return [functions_of("local_model", "backward"), functions_of(module, "train_step")]
+    return [
+        functions_of("autoddl.perfmodel.pipeline.one_f_one_b", "one_f_one_b"),
+        functions_of("autoddl.codegen.rendezvous", "rendezvous_order"),
+        functions_of("autoddl.codegen.transfer_boxes", "transfer_boxes"),
+        functions_of("local_stages", "boxes"),
+        functions_of("staged_model", "inside", "routes"),
+        script_tables.orders(content.stages),
+        functions_of("local_stages", "arriving"),
+        functions_of("staged_model", "move"),
+        functions_of("local_stages", "exchange", "compute", "run_forward", "run_backward"),
+        functions_of("staged_model", "train_step"),
+    ]
+
+
 def _tables(content: ScriptContent) -> str:
+    lines = ['B, P = "B", "P"  # the whole tensor; a summand of it']
+    if content.stages is None:
+        lines += _whole(content)
+    else:
+        lines += script_tables.staged(content, content.stages, state_text, _places(content))
+    return "\n".join(lines)
+
+
+def _whole(content: ScriptContent) -> list[str]:
     plan, mesh = content.plan, content.plan.mesh
-    loss = content.loss_state or NdSbp(B for _ in mesh.axes)
-    return "\n".join(
-        [
-            'B, P = "B", "P"  # the whole tensor; a summand of it',
-            f"DEVICE = {quoted(plan.device)}",
-            f"RANKS = {script_tables.ranks(plan.parts[0])}  # mesh {layout.prose(mesh.describe())}",
-            f"SHARES = {literal(_shares(mesh))}  # of each place of an axis, in units",
-            "PLACE = tuple(int(x[0]) for x in np.nonzero(np.array(RANKS) == flow.env.get_rank()))",
-            f"LOSS = {state_text(loss)}  # the state of the loss",
-            *script_tables.micro_batches(plan),
-            *script_tables.variables(
-                content, state_text,
-                "Parameters by their names in the model: state, # shape.",
-                "What is not trained: buffers and frozen parameters.",
-            ),
-            *script_tables.inputs(
-                content, state_text, "Inputs: shape, dtype, state, and what whole numbers are below."
-            ),
-        ]
-    )  # fmt: skip
+    return [
+        f"DEVICE = {quoted(plan.device)}",
+        f"RANKS = {script_tables.ranks(plan.parts[0])}  # mesh {layout.prose(mesh.describe())}",
+        f"SHARES = {literal(_shares(mesh))}  # of each place of an axis, in units",
+        _PLACE.format(ranks="RANKS"),
+        f"LOSS = {_loss(content)}  # the state of the loss",
+        *script_tables.micro_batches(plan),
+        *script_tables.variables(
+            content, state_text,
+            "Parameters by their names in the model: state, # shape.",
+            "What is not trained: buffers and frozen parameters.",
+        ),
+        *script_tables.inputs(
+            content, state_text, "Inputs: shape, dtype, state, and what whole numbers are below."
+        ),
+    ]  # fmt: skip
+
+
+def _places(content: ScriptContent) -> list[str]:
+    """Return the lines that say what this rank has of what its stage cuts."""
+    units = [_shares(part.mesh) for part in content.plan.parts]
+    none_again = not any(part.recomputed for part in content.plan.parts)
+    return [
+        script_tables.STAGE,
+        *(["RECOMPUTED = []"] if none_again else []),
+        f"UNITS = {literal(units)}",
+        "SHARES = UNITS[STAGE]  # of each place of an axis, in units",
+        _PLACE.format(ranks="RANKS[STAGE]"),
+        f"LOSS = {_loss(content)}  # the state of the loss",
+    ]
+
+
+_PLACE = "PLACE = tuple(int(x[0]) for x in np.nonzero(np.array({ranks}) == flow.env.get_rank()))"
+
+
+def _loss(content: ScriptContent) -> str:
+    """Return the state of the loss; of a stage that has it, with stages."""
+    if content.stages is None:
+        state = content.loss_state
+    else:
+        state = content.stages.loss_state
+    return state_text(state or NdSbp(B for _ in content.plan.mesh.axes))
 
 
 def _shares(mesh: Mesh) -> list[tuple[int, ...]]:

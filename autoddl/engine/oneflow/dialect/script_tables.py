@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -37,9 +37,14 @@ _MISTAKABLE = {"INPUT", "RANK"}  # not there, but too like those that are
 GLOBALS = frozenset(_IMPORTS | _FUNCTIONS | _TABLES | _MISTAKABLE)
 
 
+STAGE = "STAGE = [flow.env.get_rank() in np.ravel(ranks) for ranks in RANKS].index(True)  # of this rank"
+
+
 def tables(content: ScriptContent) -> str:
-    lines = _whole(content) if content.stages is None else _staged(content, content.stages)
-    return "\n".join(lines)
+    if content.stages is None:
+        return "\n".join(_whole(content))
+    placements = "PLACEMENTS = [flow.placement(DEVICE, ranks) for ranks in RANKS]"
+    return "\n".join([_NAMES, *staged(content, content.stages, sbp_text, [placements, STAGE])])
 
 
 def orders(stages: StageSections) -> str:
@@ -84,35 +89,36 @@ def micro_batches(plan: PlanValue) -> list[str]:
     return [f"MICRO_BATCHES = {plan.micro_batches}  # of a step"] if plan.pipelined else []
 
 
-def _staged(content: ScriptContent, stages: StageSections) -> list[str]:
+def staged(
+    content: ScriptContent, stages: StageSections, state_text: StateText, places: Sequence[str]
+) -> list[str]:
+    """Return the tables of a script with stages; `places` are lines about the devices of these."""
     plan, count = content.plan, len(stages.stages)
     again = [number for number, part in enumerate(plan.parts) if part.recomputed]
     note = "  # stages that keep no activations: they compute them twice"
     return [
-        _NAMES,
         f"DEVICE = {quoted(plan.device)}",
         f"STAGES = {count}",
         f"MICRO_BATCHES = {plan.micro_batches}  # of a step",
         "RANKS = [  # by stage",
         *(f"    {ranks(p)},  # mesh {layout.prose(p.mesh.describe())}" for p in plan.parts),
         "]",
-        "PLACEMENTS = [flow.placement(DEVICE, ranks) for ranks in RANKS]",
-        "STAGE = [flow.env.get_rank() in np.ravel(ranks) for ranks in RANKS].index(True)  # of this rank",
+        *places,
         *([f"RECOMPUTED = {again}{note}"] if again else []),
         *variables(
             content,
-            sbp_text,
+            state_text,
             "Parameters by their names in the model: (stage, state), # shape.",
             "What is not trained, likewise.",
         ),
         *inputs(
             content,
-            sbp_text,
+            state_text,
             "Inputs of a micro-batch: stage, shape, dtype, state, what whole numbers are below.",
         ),
         "",
         "# What goes from stage to stage: name, from, to, shape, dtype, states there and here.",
-        *_list("TRANSFERS", _transfers(stages)),
+        *_list("TRANSFERS", _transfers(stages, state_text)),
         "",
         "# Arguments and results of the stages' functions.",
         *_list("ARGUMENTS", [literal([*stage.arguments.values()]) for stage in stages.stages]),
@@ -154,14 +160,14 @@ def inputs(content: ScriptContent, state_text: StateText, note: str) -> list[str
     return layout.table("INPUTS", note, rows)
 
 
-def _transfers(stages: StageSections) -> list[str]:
+def _transfers(stages: StageSections, state_text: StateText) -> list[str]:
     """Return a row for each tensor that goes from one stage to another."""
     rows = []
     for sent in stages.sent:
         tensor = stages.program.tensor[sent.transfer.tensor]
         ends = [literal(sent.source), literal(sent.transfer.target)]
         kind = [literal(tensor.shape), dtype_text(tensor.dtype).text]
-        states = [sbp_text(sent.state), sbp_text(sent.arrival)]
+        states = [state_text(sent.state), state_text(sent.arrival)]
         rows.append(f"({', '.join([quoted(sent.name), *ends, *kind, *states])})")
     return rows
 

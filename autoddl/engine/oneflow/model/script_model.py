@@ -32,7 +32,12 @@ SCRIPT: EngineModel = replace(
     name="script",
     title="a generated script",
     limits=ONEFLOW.limits._replace(
-        axes=None, one_axis=frozenset(), refused=_refused(), writes_once=frozenset(), shares=True
+        axes=None,
+        one_axis=frozenset(),
+        refused=_refused(),
+        writes_once=frozenset(),
+        shares=True,
+        clips_stages=False,
     ),
     streams=(SEPARATE_STREAMS,),
     collectives={},  # eager: each by itself

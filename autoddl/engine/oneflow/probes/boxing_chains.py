@@ -192,7 +192,7 @@ def _by_shares(case: CollectiveCase, cluster: RankGrid, *, gathers: bool) -> Cha
         case.shares if i == axis else (1,) * n for i, n in enumerate(cluster.ranks.shape)
     ]
     script.PLACE = tuple(int(x[0]) for x in np.nonzero(cluster.ranks == rank))
-    script.GROUPS = script.groups()
+    script.GROUPS = script.groups(script.RANKS)
     rows, columns = shape_of(case)
     mesh = flow.placement("cpu", cluster.ranks.ravel().tolist())
     x = flow.full((1, rows, script.own(columns, axis)), 1.0 / rows)

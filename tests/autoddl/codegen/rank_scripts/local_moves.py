@@ -33,7 +33,7 @@ def main(file: Path, mesh: Mesh) -> None:
         for cut, n in zip(mesh.cuts, mesh.shape, strict=True)
     ]
     script.PLACE = mesh.coords(rank)
-    script.GROUPS = script.groups()
+    script.GROUPS = script.groups(script.RANKS)
     whole = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
     states, wrong, tried = list(all_states(SHAPE, mesh.cuts)), [], 0
     for src, dst in itertools.permutations(states, 2):

@@ -1,8 +1,8 @@
 """A script over shares: each rank holds its shards as local tensors and says itself what goes where.
 
 Global tensors cut evenly, so what goes between ranks is padded to the largest shard, and goes over a
-global tensor of one axis; or a gather is *grouped*, a broadcast from each place of just what it has. All
-ranks take part in the collectives of all groups, in one order, which OneFlow asks for.
+global tensor of one axis, of the ranks that take part; or a gather is *grouped*, a broadcast from each
+place of just what it has. All of these ranks call their collectives in one order.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ BUFFERS: dict[str, Any] = {}
 INPUTS: dict[str, Any] = {}
 
 
-def groups():
+def groups(ranks):
     """Return for each axis the groups of ranks that differ in it alone."""
-    ranks = np.array(RANKS)
+    ranks = np.array(ranks)
     rows = [np.moveaxis(ranks, axis, -1) for axis in range(ranks.ndim)]
     return [row.reshape(-1, row.shape[-1]).tolist() for row in rows]
 
@@ -56,14 +56,17 @@ def padded(tensor, dim, length):
 
 
 def collective(tensor, axis, before, after):
-    """Return what a collective over an axis makes of local tensors of one shape in each group."""
-    found = tensor
-    for ranks in GROUPS[axis]:
-        sent = tensor.to_global(placement=flow.placement(DEVICE, ranks), sbp=[before])
-        made = sent.to_global(sbp=[after])
-        if flow.env.get_rank() in ranks:
-            found = made.to_local()
-    return found
+    """Return what a collective over an axis makes of local tensors of one shape."""
+    ranks = next(group for group in GROUPS[axis] if flow.env.get_rank() in group)
+    shape = [*tensor.shape]
+    for dim in range(tensor.ndim):
+        if before == flow.sbp.split(dim):
+            shape[dim] *= len(ranks)
+    # Filled, not made of local tensors: that all ranks of the job would have to call.
+    placement = flow.placement(DEVICE, ranks)
+    sent = flow.empty(tuple(shape), dtype=tensor.dtype, placement=placement, sbp=[before])
+    sent.to_local().copy_(tensor)
+    return sent.to_global(sbp=[after]).to_local()
 
 
 def summed(tensor, axis):
@@ -73,18 +76,16 @@ def summed(tensor, axis):
 
 def announced(tensor, axis, dim, each):
     """Return the shards of all places of an axis, so long each; each place broadcasts its own."""
+    ranks = next(group for group in GROUPS[axis] if flow.env.get_rank() in group)
     shape, found, whole = [*tensor.shape], [], [flow.sbp.broadcast]
     for place, length in enumerate(each):
         shape[dim] = length
-        mine = place == PLACE[axis]
-        part = tensor if mine else flow.empty(*shape, dtype=tensor.dtype, device=DEVICE)
-        for ranks in GROUPS[axis]:
-            sent = part.to_global(
-                placement=flow.placement(DEVICE, ranks[place : place + 1]), sbp=whole
-            )
-            made = sent.to_global(placement=flow.placement(DEVICE, ranks), sbp=whole)
-            if flow.env.get_rank() in ranks:
-                found.append(made.to_local())
+        root = flow.placement(DEVICE, ranks[place : place + 1])
+        sent = flow.empty(tuple(shape), dtype=tensor.dtype, placement=root, sbp=whole)
+        if place == PLACE[axis]:
+            sent.to_local().copy_(tensor)
+        made = sent.to_global(placement=flow.placement(DEVICE, ranks), sbp=whole)
+        found.append(made.to_local())
     return found
 
 
@@ -274,9 +275,14 @@ def update(params, optimizer):
     optimizer.zero_grad()
 
 
+def first_turn():
+    """Begin the chain of functions that wait for each other in the backward pass."""
+    TURN[:] = [flow.zeros(1, device=DEVICE, requires_grad=True)]
+
+
 def backward(params, inputs, share=1.0):
     """Run forward and backward on this rank's part of a batch; return the loss, whose share counts."""
-    TURN[:] = [flow.zeros(1, device=DEVICE, requires_grad=True)]
+    first_turn()
     loss = loss_of(params, *inputs)
     (loss * share + 0 * TURN[0].sum()).backward()
     return loss.detach()

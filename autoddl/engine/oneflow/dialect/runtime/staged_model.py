@@ -53,9 +53,9 @@ def whole_where_partial(sbp):
     return [B if each == P else each for each in sbp]
 
 
-def boxes(shape, sbp, ranks):
+def boxes(shape, sbp, stage):
     """Return what each rank of a stage has of a tensor, as (start, stop) for each dim."""
-    found = []
+    found, ranks = [], RANKS[stage]
     for place in np.ndindex(np.shape(ranks)):
         box = [(0, size) for size in shape]
         for each, index, count in zip(sbp, place, np.shape(ranks), strict=True):
@@ -79,10 +79,7 @@ def routes():
     """Return by tensor and stages which rank sends which part of its shard to where in which other's."""
     found = {}
     for name, maker, reader, shape, _, sent, arrived in TRANSFERS:
-        forward = (
-            (maker, boxes(shape, sent, RANKS[maker])),
-            (reader, boxes(shape, arrived, RANKS[reader])),
-        )
+        forward = ((maker, boxes(shape, sent, maker)), (reader, boxes(shape, arrived, reader)))
         for (source, has), (target, wants) in (forward, forward[::-1]):
             from_ranks, to_ranks = (np.ravel(RANKS[stage]).tolist() for stage in (source, target))
             found[name, source, target] = [
@@ -92,9 +89,9 @@ def routes():
     return found
 
 
-def move(name, source, target, tensor):
-    """Send this rank's parts of a tensor to another stage, or fill it with what comes from there."""
-    local, rank = tensor.detach().to_local(), flow.env.get_rank()
+def move(name, source, target, local):
+    """Send parts of this rank's shard to another stage, or fill it with what comes from there."""
+    rank = flow.env.get_rank()
     for from_rank, to_rank, sent, filled in ROUTES[name, source, target]:
         if rank == from_rank:
             part = local[sent] if sent else local
@@ -114,7 +111,7 @@ def exchange(kind, source, target, values, gradients):
         if kind == "F" and (maker, reader) == (source, target):
             if target == STAGE:
                 values[name] = flow.empty(shape, sbp=arrived, **facts)
-            move(name, source, target, values[name])
+            move(name, source, target, values[name].detach().to_local())
             if target == STAGE:
                 values[name].requires_grad = dtype.is_floating_point
         elif kind == "B" and (reader, maker) == (source, target) and dtype.is_floating_point:
@@ -122,10 +119,10 @@ def exchange(kind, source, target, values, gradients):
                 gradient, sbp = values.pop(name), whole_where_partial(arrived)
                 if gradient is None:  # the loss does not depend on it
                     gradient = flow.zeros(shape, sbp=sbp, **facts)
-                move(name, source, target, gradient.to_global(sbp=sbp))
+                move(name, source, target, gradient.to_global(sbp=sbp).detach().to_local())
             else:
                 gradient = flow.empty(shape, sbp=whole_where_partial(sent), **facts)
-                move(name, source, target, gradient)
+                move(name, source, target, gradient.to_local())
                 before = gradients.get(name)
                 gradients[name] = gradient if before is None else before + gradient
 

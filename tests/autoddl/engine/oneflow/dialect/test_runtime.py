@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from autoddl.engine.oneflow import dialect
 from autoddl.engine.oneflow.dialect.runtime.module_parameters import part
 from autoddl.engine.oneflow.dialect.runtime_source import functions_of
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.shards import all_states, shard_slices
 
 RUNTIME = Path(str(dialect.__file__)).parent / "runtime"
 
@@ -73,17 +76,21 @@ def test_batches_are_the_rows_of_the_file_in_turn(
 
 
 @pytest.mark.oneflow
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(
+    ("passes", "again"),
+    [(None, []), ("recomputed_stages", [0]), ("local_stages", []), ("local_stages", [0])],
+)
 def test_one_stage_takes_the_mean_over_micro_batches(
-    again: bool, monkeypatch: pytest.MonkeyPatch
+    passes: str | None, again: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import oneflow as flow
 
     from autoddl.codegen.rendezvous import rendezvous_order
-    from autoddl.engine.oneflow.dialect.runtime import recomputed_stages, staged_model
+    from autoddl.engine.oneflow.dialect.runtime import staged_model
 
     taken: list[Any] = []
-    for script in (staged_model, recomputed_stages):
+    others = [import_module(f"{dialect.__name__}.runtime.{passes}")] if passes else []
+    for script in (staged_model, *others):
         monkeypatch.setattr(script, "MICRO_BATCHES", 2)
         monkeypatch.setattr(script, "ARGUMENTS", [["x"]])
         monkeypatch.setattr(script, "FORWARD", [lambda params, x: (params["w"] * x).sum()])
@@ -91,12 +98,33 @@ def test_one_stage_takes_the_mean_over_micro_batches(
     monkeypatch.setattr(
         staged_model, "update", lambda params, _: taken.append(params["w"].grad.numpy())
     )
-    if again:
+    for script in others:
+        monkeypatch.setattr(script, "RECOMPUTED", again)
         for name in ("run_forward", "run_backward"):
-            monkeypatch.setattr(staged_model, name, getattr(recomputed_stages, name))
+            monkeypatch.setattr(staged_model, name, getattr(script, name))
     w = flow.nn.Parameter(flow.ones(3))
     batches = [{"x": flow.tensor([1.0, 2.0, 3.0])}, {"x": flow.tensor([3.0, 2.0, 1.0])}]
     loss = staged_model.train_step({"w": w}, None, batches)
     assert float(loss.numpy()) == 6.0
     np.testing.assert_allclose(taken, [[2.0, 2.0, 2.0]])
     assert staged_model.DONE == ["F0", "B0", "F1", "B1"]
+
+
+@pytest.mark.oneflow
+@pytest.mark.parametrize("text", ["2:3/1", "2:3/1x2", "2x2:1/3"])
+def test_boxes_of_a_stage_are_its_shards(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from autoddl.engine.oneflow.dialect.runtime import local_stages as script
+
+    mesh, shape = Mesh.parse(text), (8, 16)
+    monkeypatch.setattr(script, "RANKS", [np.arange(mesh.size).reshape(mesh.shape).tolist()])
+    units = [axis.shares or (1,) * axis.size for axis in mesh.axes]
+    monkeypatch.setattr(script, "UNITS", [units])
+    for state in all_states(shape, mesh.cuts):
+        if any(s.is_partial for s in state):
+            continue
+        slices = [shard_slices(shape, state, mesh.cuts, mesh.coords(n)) for n in range(mesh.size)]
+        expected = [
+            tuple(part.indices(n)[:2] for part, n in zip(s, shape, strict=True)) for s in slices
+        ]
+        entries = [s.dim if s.is_split else s.kind for s in state]
+        assert script.boxes(shape, entries, 0) == expected, state
