@@ -1,0 +1,1 @@
+"""Rhino (seed 004): what it claims, measured here."""
