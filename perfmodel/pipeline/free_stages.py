@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,28 +36,40 @@ INFEASIBLE = 2  # scipy.optimize.OptimizeResult.status
 LONGEST, MOST_ONCE = 0, 1  # the last columns: T and O
 
 
+class HighsLimits(NamedTuple):
+    """When HiGHS ends: after so many seconds or branches, or with a gap, relative to what was found."""
+
+    seconds: float = math.inf
+    branches: int | None = None
+    gap: float = 0.0
+
+
+EXACT = HighsLimits()
+
+
 @dataclass(frozen=True)
 class FreeStages:
     """The stage of each node; `value` is the objective, seconds or bytes, and `gap` what may be missing.
 
     The gap is relative to the value. `contiguous` is the objective of the best cut of a chain, None
-    where none fits.
+    where none fits; HiGHS has looked at so many `branches`.
     """
 
     stage_of: tuple[int, ...]
     value: float
     gap: float
     contiguous: float | None
+    branches: int
 
 
 def fastest(
-    graph: StageGraph, micro_batches: int, *, limit: int = NO_LIMIT, seconds: float = math.inf,
-    stop_gap: float = 0.0, tightened: bool = True,
+    graph: StageGraph, micro_batches: int, *, limit: int = NO_LIMIT, effort: HighsLimits = EXACT,
+    tightened: bool = True,
 ) -> FreeStages | None:  # fmt: skip
     """Return the stages of the least step, within a limit of bytes; None where none fit.
 
-    After so many seconds it is the best that was found, which may be the start; untightened, nodes may
-    be in any stage and HiGHS is told nothing of the start.
+    They are the best that was found, which may be the start; untightened, nodes may be in any stage and
+    HiGHS is told nothing of the start.
     """
     start = contiguous(graph, micro_batches, limit)
     start_s = math.inf if start is None else graph.step_s(start, micro_batches)
@@ -68,20 +80,21 @@ def fastest(
     model = _Model(graph, most_s)
     model.within(micro_batches, limit)
     weights = micro_batches - 1.0, 1.0
-    x, bound = model.solve(
-        graph.sent_s, graph.waiting_s, weights, seconds=seconds, stop_gap=stop_gap
-    )
-    bound += float(graph.seconds.sum())
-    found = [each for each in (x, start) if each is not None]
+    answer = model.solve(graph.sent_s, graph.waiting_s, weights, effort)
+    found = [each for each in (start, answer.stage_of) if each is not None]
     if not found:
         return None
     best = min(found, key=lambda stages: graph.step_s(stages, micro_batches))
-    return _told(best, graph.step_s(best, micro_batches), bound, None if start is None else start_s)
+    best_s, bound_s = graph.step_s(best, micro_batches), answer.bound + float(graph.seconds.sum())
+    return FreeStages(
+        tuple(best), best_s, _gap(best_s, bound_s), None if start is None else start_s,
+        answer.branches,
+    )  # fmt: skip
 
 
 def fewest_bytes(
-    graph: StageGraph, sizes: Sequence[int], tolerance: float, *, seconds: float = math.inf,
-    stop_gap: float = 0.0, tightened: bool = True,
+    graph: StageGraph, sizes: Sequence[int], tolerance: float, *, effort: HighsLimits = EXACT,
+    tightened: bool = True,
 ) -> FreeStages:  # fmt: skip
     """Return the stages that send the fewest bytes, none of which takes over (1 + tolerance) · mean.
 
@@ -89,34 +102,42 @@ def fewest_bytes(
 
     Raises:
         AutoDDLError: the tolerance is not above 0.
-        InfeasibleError: no stages are as balanced as that.
+        InfeasibleError: no stages are as balanced as that, or HiGHS has found none yet.
     """
     if not tolerance > 0:
         raise AutoDDLError(f"tolerance: got {tolerance}; allowed are numbers above 0, such as 0.1")
     most_s = (1 + tolerance) * float(graph.seconds.sum()) / graph.stages * (1 + CLOSE)
     weights = np.repeat(np.array(sizes, dtype=float)[:, None], graph.stages, axis=1)
     model = _Model(graph, most_s, ranges=tightened, waits=False)
-    x, bound = model.solve(weights, 0 * graph.waiting_s, (0.0, 0.0), seconds, stop_gap)
-    if x is None:
-        least = least_tolerance(graph, seconds)
-        raise InfeasibleError(
-            f"tolerance: got {tolerance}, and no {graph.stages} stages of {len(graph.seconds)} nodes are "
-            f"as balanced; the least is {least:.4g}"
-        )
-    return _told(x, float(weights[graph.arrivals(x)].sum()), bound, None)
+    answer = model.solve(weights, 0 * graph.waiting_s, (0.0, 0.0), effort)
+    told = f"tolerance: got {tolerance}, and no {graph.stages} stages of {len(graph.seconds)} nodes"
+    if answer.stage_of is not None:
+        sent = float(weights[graph.arrivals(answer.stage_of)].sum())
+        gap = _gap(sent, answer.bound)
+        return FreeStages(tuple(answer.stage_of), sent, gap, None, answer.branches)
+    if answer.bound < math.inf:
+        raise InfeasibleError(f"{told} as balanced were found in time; give more time")
+    raise InfeasibleError(f"{told} are as balanced; the least is {least_tolerance(graph):.4g}")
 
 
-def least_tolerance(graph: StageGraph, seconds: float = math.inf) -> float:
+def least_tolerance(graph: StageGraph) -> float:
     """Return the least tolerance at which there are balanced stages."""
     model = _Model(graph, math.inf, waits=False)
-    x, _ = model.solve(0 * graph.sent_s, 0 * graph.waiting_s, (1.0, 0.0), seconds)
-    assert x is not None, "without a limit there are stages"
-    return graph.load(x) * graph.stages / float(graph.seconds.sum()) - 1
+    found = model.solve(0 * graph.sent_s, 0 * graph.waiting_s, (1.0, 0.0), EXACT).stage_of
+    assert found is not None, "without a limit there are stages"
+    return graph.load(found) * graph.stages / float(graph.seconds.sum()) - 1
 
 
-def _told(stage_of: Sequence[int], value: float, bound: float, start: float | None) -> FreeStages:
-    gap = max(0.0, 1 - bound / value) if value > 0 else 0.0
-    return FreeStages(tuple(stage_of), value, gap, start)
+def _gap(value: float, bound: float) -> float:
+    return max(0.0, 1 - bound / value) if value > 0 else 0.0
+
+
+class _Answer(NamedTuple):
+    """The stage of each node, None without any; HiGHS's bound, infinite if there is none; its work."""
+
+    stage_of: list[int] | None
+    bound: float
+    branches: int
 
 
 class _Model:
@@ -167,10 +188,9 @@ class _Model:
         self._add(-math.inf, room, y=rows)
 
     def solve(
-        self, sent: Floats, waiting: Floats, weights: tuple[float, float],
-        seconds: float = math.inf, stop_gap: float = 0.0,
-    ) -> tuple[list[int] | None, float]:  # fmt: skip
-        """Return the stages of the least costs, None without any, and HiGHS's bound.
+        self, sent: Floats, waiting: Floats, weights: tuple[float, float], effort: HighsLimits
+    ) -> _Answer:  # fmt: skip
+        """Return the stages of the least cost.
 
         Sent tensors cost `sent`, nodes `waiting` outside the last stage, T and O these weights.
         """
@@ -183,9 +203,11 @@ class _Model:
         scale = 1.0 / max(float(np.abs(cost).max(initial=0.0)), 1e-300)
         matrix = sparse.vstack([rows for rows, _, _ in self.rows], format="csr")
         low, high = (np.concatenate([row[n] for row in self.rows]) for n in (1, 2))
-        options: dict[str, Any] = {"mip_rel_gap": stop_gap}
-        if math.isfinite(seconds):
-            options["time_limit"] = max(seconds, 0.0)
+        options: dict[str, Any] = {"mip_rel_gap": effort.gap}
+        if math.isfinite(effort.seconds):
+            options["time_limit"] = max(effort.seconds, 0.0)
+        if effort.branches is not None:
+            options["node_limit"] = effort.branches
         answer = optimize.milp(
             cost * scale,
             integrality=np.arange(self.width) < nodes * cuts,
@@ -194,12 +216,13 @@ class _Model:
             options=options,
         )
         if answer.status == INFEASIBLE:
-            return None, math.inf
+            return _Answer(None, math.inf, 0)
         bound = -math.inf if answer.mip_dual_bound is None else answer.mip_dual_bound / scale
-        if answer.x is None:
-            return None, bound
-        upto = np.round(answer.x[: nodes * cuts]).reshape(nodes, cuts)
-        return (cuts - upto.sum(axis=1)).astype(int).tolist(), float(bound)
+        branches, stage_of = int(answer.mip_node_count or 0), None
+        if answer.x is not None:
+            upto = np.round(answer.x[: nodes * cuts]).reshape(nodes, cuts)
+            stage_of = (cuts - upto.sum(axis=1)).astype(int).tolist()
+        return _Answer(stage_of, float(bound), branches)
 
     def _y(self, nodes: Any, stages: Any) -> Any:
         """Return the rows over y that are the product of a matrix over nodes and one over cuts."""

@@ -14,7 +14,7 @@ Source: Rhino §5.2 for the bounds, in the form that does not cut off balanced a
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
@@ -143,19 +143,18 @@ def descent(graph: StageGraph) -> npt.NDArray[np.bool_]:
     heads: dict[int, list[int]] = {}
     for tail, head in graph.edges.tolist():
         heads.setdefault(tail, []).append(head)
-    for node in reversed(next(orders(graph))):
+    for node in reversed(next(orders(graph.edges, len(found)))):
         for head in heads.get(node, ()):
             found[node] |= found[head]
     return found
 
 
-def orders(graph: StageGraph) -> Iterator[list[int]]:
-    """Yield topological orders: as captured, branch by branch from either end, and all in turns."""
-    yield _order(graph.edges, len(graph.seconds), lambda node, time: node)
-    yield _order(graph.edges, len(graph.seconds), lambda node, time: -time)
-    backward = _order(graph.edges[:, ::-1], len(graph.seconds), lambda node, time: -time)
-    yield backward[::-1]
-    yield _order(graph.edges, len(graph.seconds), lambda node, time: time)
+def orders(edges: Pairs, count: int) -> Iterator[list[int]]:
+    """Yield topological orders: as numbered, branch by branch from either end, and all in turns."""
+    yield _order(edges, count, lambda node, time: node)
+    yield _order(edges, count, lambda node, time: -time)
+    yield _order(edges[:, ::-1], count, lambda node, time: -time)[::-1]
+    yield _order(edges, count, lambda node, time: time)
 
 
 def _order(edges: Pairs, count: int, rank: Callable[[int, int], int]) -> list[int]:
@@ -177,47 +176,59 @@ def _order(edges: Pairs, count: int, rank: Callable[[int, int], int]) -> list[in
     return found
 
 
-def contiguous(graph: StageGraph, micro_batches: int, limit: int = NO_LIMIT) -> list[int] | None:
-    """Return the stages of the fastest cut of any of the orders whose stages fit, None where none does.
+def contiguous(
+    graph: StageGraph, micro_batches: int, limit: int = NO_LIMIT,
+    along: Iterable[Sequence[int]] | None = None,
+) -> list[int] | None:  # fmt: skip
+    """Return the stages of the fastest cut along any of some orders, by default those of `orders`.
 
-    The cut is that of a chain, where a tensor that passes a stage is sent twice; its step counts it once.
+    None where no such stages fit. In the chain that is cut a tensor is sent from each stage to the next;
+    the step counts it once for each stage that reads it.
     """
-    cuts = [_cut(graph, order, micro_batches, limit) for order in orders(graph)]
-    every = set(range(graph.stages))
-    found = [cut for cut in cuts if cut is not None and {*cut[: graph.units]} == every]
+    tried = orders(graph.edges, len(graph.seconds)) if along is None else along
+    cuts = [_cut(graph, order, micro_batches, limit) for order in tried]
+    found = [cut for cut in cuts if cut is not None]
     return min(found, key=lambda cut: graph.step_s(cut, micro_batches), default=None)
 
 
 def _cut(
     graph: StageGraph, order: Sequence[int], micro_batches: int, limit: int
 ) -> list[int] | None:
-    """Return the stages of the fastest cut of the nodes in an order."""
-    stages, count = graph.stages, len(order)
-    place_of = np.argsort(order)
+    """Return the stages of the fastest cut of the nodes in an order; stages begin with a unit."""
+    begins = [at for at, node in enumerate(order) if node < graph.units]
+    places = [0, *begins[1:], len(order)]
+    every = [graph.seconds + graph.waiting_s, graph.seconds, graph.once_s, graph.held, graph.active]
+    other, last, once, held, active = (
+        np.concatenate([[0], np.cumsum(each[order])])[None, places].astype(each.dtype)
+        for each in every
+    )
+    limits, sent_s = np.array([limit]), _crossing_s(graph, order)[:, places]
+    chains = Chains(other, last, once, held, active, limits, sent_s)
+    found = place(chains, _chain_of_parts(graph.stages, micro_batches), micro_batches)
+    if found is None:
+        return None
+    bounds = [places[n] for n in found.bounds[1:-1]]
+    return [bisect_right(bounds, at) for at in np.argsort(order).tolist()]
+
+
+def _crossing_s(graph: StageGraph, order: Sequence[int]) -> Floats:
+    """Return what crosses each place of an order (s): a row by pair of stages, from the last one on."""
+    stages, place_of = graph.stages, np.argsort(order)
     tensor, *ends, back = graph.reads.T
-    first, last = (np.full(len(graph.sent), fill) for fill in (count, 0))
+    first, last = (np.full(len(graph.sent), fill) for fill in (len(order), 0))
     for end in ends:
         np.minimum.at(first, tensor, place_of[end])
         np.maximum.at(last, tensor, place_of[end])
     backward = np.zeros(len(graph.sent), dtype=bool)
     backward[tensor] = back > 0
-    transfer_s = np.zeros((stages - 1, count + 1))
-    for row in range(stages - 1):  # between the stages that are row + 2 and row + 1 from the end
-        arrives = np.where(backward, stages - 2 - row, stages - 1 - row)
-        seconds = graph.sent_s[np.arange(len(graph.sent)), arrives]
-        crosses = first < last
-        np.add.at(transfer_s[row], first[crosses] + 1, seconds[crosses])
-        np.subtract.at(transfer_s[row], last[crosses] + 1, seconds[crosses])
-    every = [graph.seconds + graph.waiting_s, graph.seconds, graph.once_s, graph.held, graph.active]
-    other, own, once, held, active = (
-        np.concatenate([[0], np.cumsum(each[order])])[None].astype(each.dtype) for each in every
-    )
-    crossing_s = np.maximum(np.cumsum(transfer_s, axis=1), 0.0)
-    chains = Chains(other, own, once, held, active, np.array([limit]), crossing_s)
-    found = place(chains, _chain_of_parts(stages, micro_batches), micro_batches)
-    if found is None:
-        return None
-    return [bisect_right(found.bounds[1:-1], at) for at in place_of.tolist()]
+    crosses = first < last
+    change = np.zeros((stages - 1, len(order) + 2))
+    for row in range(stages - 1):
+        behind = stages - 1 - row
+        seconds = graph.sent_s[np.arange(len(graph.sent)), np.where(backward, behind - 1, behind)]
+        np.add.at(change[row], first[crosses] + 1, seconds[crosses])
+        np.subtract.at(change[row], last[crosses] + 1, seconds[crosses])
+    return np.maximum(np.cumsum(change, axis=1), 0.0)
 
 
 def _chain_of_parts(stages: int, micro_batches: int) -> PartGraph:

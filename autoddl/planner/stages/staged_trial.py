@@ -23,10 +23,11 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.part_graph import PlacedParts, part_graph
 from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, place
 from autoddl.planner.candidate_plans import Candidate, counts, divisors
-from autoddl.planner.plan_options import ANY, EQUAL
+from autoddl.planner.plan_options import ANY, EQUAL, FREE
 from autoddl.planner.race import Contender, Solution
 from autoddl.planner.request import Request
 from autoddl.planner.stages.cuts import ClassStates, Cuts, cut_places, sums
+from autoddl.planner.stages.free_cut import free_cut
 from autoddl.planner.stages.part_classes import PartClass, Pools, part_classes
 from autoddl.planner.stages.stage_links import Links
 from autoddl.planner.stages.staged_assignment import Staged
@@ -175,7 +176,8 @@ class StagedTrial(Contender):
         classes, parts = self._problems(self.micro(count))
         # What one class redistributes a mixture of several may send instead.
         alone = len(classes) == 1 and self.candidate.stages > 0
-        bound_s = _bound_s(classes, parts, count, found)
+        free = alone and request.parts == FREE and self.candidate.stages > 1
+        bound_s = 0.0 if free else _bound_s(classes, parts, count, found)  # that of cuts
         if alone:
             bound_s = max(bound_s, classes[0].weighted.lower_bound_s())
         yield bound_s
@@ -188,7 +190,13 @@ class StagedTrial(Contender):
             for each in some:
                 each.search(allowance.next(min(most_s, left_s) / len(some)), gap)
             states = [each.states for each in some]
-            return Cuts(states, parts, pools, links, count, found).best(below_s)
+            cut = Cuts(states, parts, pools, links, count, found).best(below_s)
+            if not free:
+                return cut
+            apart = allowance.next(most_s)
+            (one,), stages = states, self.candidate.stages
+            other = free_cut(one.assigned, stages, count, links, one.limit, apart)
+            return other if other is not None and _is_faster(other, cut, request) else cut
 
         def tighter(some: Sequence[ClassSearch], staged: Staged) -> Sequence[ClassSearch] | None:
             held = zip(staged.parts, staged.memory, strict=True)
@@ -289,7 +297,7 @@ def _graphs(request: Request) -> Iterator[tuple[int, Sequence[PartClass], Placed
         parts = part_graph([one.needs for one in classes], sizes, pools.per_node, most)
         return parts.of(request.pipeline) if isinstance(request.pipeline, int) else parts
 
-    if request.parts != EQUAL:
+    if request.parts not in (EQUAL, FREE):
         try:
             parts = graph_of(known)
         except AutoDDLError:
@@ -321,6 +329,13 @@ def _bound_s(
     chains = Chains(least, least, nothing, integers, integers, limit, links)
     best = place(chains, parts.graph, micro_batches)
     return 0.0 if best is None else best.seconds
+
+
+def _is_faster(one: Staged, other: Staged | None, request: Request) -> bool:
+    """Tell whether stages that fit are faster than others, or these do not fit."""
+    if other is None or not _fits(other, request):
+        return True
+    return one.timeline.step_s < other.timeline.step_s
 
 
 def _fits(staged: Staged, request: Request) -> bool:

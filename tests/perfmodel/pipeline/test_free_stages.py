@@ -64,7 +64,7 @@ def test_branches_captured_in_turns_part() -> None:
 
 
 def test_orders_are_topological_and_unlike() -> None:
-    found = list(orders(in_turns()))
+    found = list(orders(in_turns().edges, 5))
     assert found[0] == [0, 1, 2, 3, 4]
     assert [0, 2, 1, 3, 4] in found or [1, 3, 0, 2, 4] in found
     for order in found:
