@@ -42,10 +42,12 @@ def random_graph(seed: int, *, forward: bool = False) -> StageGraph:
 
     held, active = rng.integers(0, 6, (2, count))
     sent_s = draw(len(sent), stages) * rng.choice([0.1, 1.0])
+    sent_bytes = rng.integers(0, 9, len(sent))
     units = max(stages, count - int(rng.integers(0, 2)))
     return StageGraph(
-        draw(count) + 0.1, draw(count), 0.3 * draw(count), held, active, tuple(sent), sent_s, units
-    )
+        draw(count) + 0.1, draw(count), 0.3 * draw(count), held, active, tuple(sent), sent_s, sent_bytes,
+        units,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

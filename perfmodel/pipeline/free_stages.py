@@ -20,7 +20,6 @@ that two nodes of a stage read; its objective is `fewest_bytes`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -93,12 +92,11 @@ def fastest(
 
 
 def fewest_bytes(
-    graph: StageGraph, sizes: Sequence[int], tolerance: float, *, effort: HighsLimits = EXACT,
-    tightened: bool = True,
-) -> FreeStages:  # fmt: skip
+    graph: StageGraph, tolerance: float, *, effort: HighsLimits = EXACT, tightened: bool = True
+) -> FreeStages:
     """Return the stages that send the fewest bytes, none of which takes over (1 + tolerance) · mean.
 
-    `sizes` are the bytes of each tensor. Nothing waits, and memory does not count.
+    Nothing waits, and memory does not count.
 
     Raises:
         AutoDDLError: the tolerance is not above 0.
@@ -107,7 +105,7 @@ def fewest_bytes(
     if not tolerance > 0:
         raise AutoDDLError(f"tolerance: got {tolerance}; allowed are numbers above 0, such as 0.1")
     most_s = (1 + tolerance) * float(graph.seconds.sum()) / graph.stages * (1 + CLOSE)
-    weights = np.repeat(np.array(sizes, dtype=float)[:, None], graph.stages, axis=1)
+    weights = np.repeat(graph.sent_bytes.astype(float)[:, None], graph.stages, axis=1)
     model = _Model(graph, most_s, ranges=tightened, waits=False)
     answer = model.solve(weights, 0 * graph.waiting_s, (0.0, 0.0), effort)
     told = f"tolerance: got {tolerance}, and no {graph.stages} stages of {len(graph.seconds)} nodes"

@@ -52,7 +52,8 @@ class StageGraph:
 
     `waiting_s` are more seconds in all stages but the last. Devices hold `held` bytes all the time and
     `active` bytes per micro-batch in flight. `sent_s` has a row by tensor, a column by the stage where it
-    arrives, whose number is that of stages. Each stage has one of the first `units` nodes at least.
+    arrives, whose number is that of stages; `sent_bytes` is by tensor. Each stage has one of the first
+    `units` nodes at least.
     """
 
     seconds: Floats
@@ -62,6 +63,7 @@ class StageGraph:
     active: Ints
     sent: tuple[SentTensor, ...]
     sent_s: Floats
+    sent_bytes: Ints
     units: int
 
     @property

@@ -80,14 +80,14 @@ def stage_graph(assigned: Assigned, stages: int, micro_batches: int, links: Link
     ranks = [tuple(range(n * size, (n + 1) * size)) for n in range(stages)]
     costly = np.array([not _everywhere(program, name) for name in tensors], dtype=bool)
     backward = np.array([one.back for one in tensors.values()], dtype=bool)
-    bytes_of = np.array([sizes[name] for name in tensors])
+    bytes_of = np.array([float(sizes[name]) for name in tensors])
     for one, other in zip(range(stages - 1), range(1, stages), strict=True):
         for source, target, mine in ((one, other, ~backward), (other, one, backward)):
             seconds = links.all_seconds(ranks[source], ranks[target], bytes_of)
             rows[:, target] = np.where(mine & costly, seconds, rows[:, target])
     return StageGraph(
         units.seconds, units.once_s, units.waiting_s, units.held_bytes, units.active_bytes,
-        tuple(tensors.values()), rows, found.count,
+        tuple(tensors.values()), rows, (costly * bytes_of).astype(np.int64), found.count,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ def in_turns() -> StageGraph:
     ones, none = np.ones(5), np.zeros(5)
     sent = tuple(SentTensor(*ends) for ends in ((0, (2,)), (1, (3,)), (2, (4,)), (3, (4,))))
     nothing = none.astype(np.int64)
-    return StageGraph(ones, none, none, nothing, nothing, sent, np.full((4, 2), 0.5), 5)
+    return StageGraph(ones, none, none, nothing, nothing, sent, np.full((4, 2), 0.5), np.ones(4), 5)
 
 
 @pytest.mark.parametrize("seed", range(RANDOM))
@@ -45,11 +45,10 @@ def test_the_fewest_bytes_are_those_of_brute_force(seed: int) -> None:
     graph = random_graph(seed, forward=True)
     every, mean_s = AllStages.of(graph), graph.seconds.sum() / graph.stages
     load = every.sums(graph.seconds).max(axis=1) / mean_s - 1
-    sizes = np.random.default_rng(seed).integers(0, 9, len(graph.sent))
-    sent = every.sent(np.repeat(sizes[:, None], graph.stages, axis=1))
+    sent = every.sent(np.repeat(graph.sent_bytes[:, None], graph.stages, axis=1))
     tolerance = float(np.sort(load)[len(load) // 3]) + 1e-4
     for tightened in (True, False):
-        found = fewest_bytes(graph, sizes.tolist(), tolerance, tightened=tightened)
+        found = fewest_bytes(graph, tolerance, tightened=tightened)
         assert found.value == sent[load <= tolerance].min() == sent[every.row(found.stage_of)]
     assert least_tolerance(graph) == pytest.approx(load.min(), abs=EQUAL)
 
@@ -92,9 +91,9 @@ def test_one_stage_has_all() -> None:
 @pytest.mark.parametrize("tolerance", [0.0, -1.0, float("nan")])
 def test_a_tolerance_that_is_none(tolerance: float) -> None:
     with pytest.raises(AutoDDLError, match="allowed are numbers above 0"):
-        fewest_bytes(in_turns(), [1] * 4, tolerance)
+        fewest_bytes(in_turns(), tolerance)
 
 
 def test_no_stages_as_balanced_as_that() -> None:
     with pytest.raises(InfeasibleError, match=r"got 0\.1, .* the least is 0\.2$"):
-        fewest_bytes(in_turns(), [1] * 4, 0.1)
+        fewest_bytes(in_turns(), 0.1)
