@@ -134,7 +134,7 @@ def bytes_row(name: str, stages: int, folder: Path, tolerance: float) -> Row:
     seconds = time.perf_counter() - begin
     ours = fastest(model.graph, MICRO_BATCHES, effort=limits)
     assert ours is not None, "nothing limits the memory"
-    sent = model.graph.arrivals(ours.stage_of).any(axis=1) @ model.graph.sent_bytes
+    sent = model.graph.arrivals(ours.stage_of).sum(axis=1) @ model.graph.sent_bytes
     return row | {
         "seconds": seconds, "gap": paper.gap, "mib": paper.value / 2**20, "our_mib": sent / 2**20,
         "paper_s": model.step_s(paper.stage_of), "our_s": model.step_s(ours.stage_of),
