@@ -9,7 +9,14 @@ import pytest
 
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.perfmodel.pipeline.free_stages import fastest, fewest_bytes, least_tolerance
-from autoddl.perfmodel.pipeline.stage_graph import SentTensor, StageGraph, contiguous, orders
+from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT
+from autoddl.perfmodel.pipeline.stage_graph import (
+    SentTensor,
+    StageGraph,
+    contiguous,
+    orders,
+    stage_ranges,
+)
 from experiments.rhino.stage_toys import AllStages, bounds_row, optimum_row, random_graph
 
 RANDOM, BOUNDED = 40, 60  # `python -m experiments.rhino.free_stages_study proofs` has 300 and 600
@@ -60,6 +67,38 @@ def test_branches_captured_in_turns_part() -> None:
     assert (found.value, found.contiguous) == (9 + 5.5, 9 + 5.5)  # another order has this cut
     cut = [0, 0, 0, 1, 1]
     assert graph.step_s(cut, 4) == 9 + 6
+
+
+def test_bounds_by_hand() -> None:
+    """Four nodes of 1 s in a row, 2 stages of at most 2.2 s; of at most 3 s the middle ones are free."""
+    sent = tuple(SentTensor(n, (n + 1,)) for n in range(3))
+    graph = replace(
+        in_turns(), sent=sent, sent_s=np.zeros((3, 2)), sent_bytes=np.ones(3), units=4,
+        **{name: np.ones(4) for name in ("seconds", "once_s", "waiting_s", "held", "active")},
+    )  # fmt: skip
+    low, high = stage_ranges(graph, 2.2)
+    assert (low.tolist(), high.tolist()) == ([0, 0, 1, 1], [0, 0, 1, 1])
+    low, high = stage_ranges(graph, 3.0)
+    assert (low.tolist(), high.tolist()) == ([0, 0, 0, 1], [0, 1, 1, 1])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_cuts_are_the_best_of_a_chain(seed: int) -> None:
+    """A tensor that takes long to arrive in one stage, there and back, does not in another."""
+    rng, count = np.random.default_rng(seed), 8
+    sent = tuple(
+        SentTensor(n + back, (n + 1 - back,), back > 0) for n in range(7) for back in (0, 1)
+    )
+    seconds, once_s, waiting_s = rng.random((3, count))
+    held, active = rng.integers(0, 5, (2, count))
+    graph = StageGraph(
+        seconds, once_s, waiting_s, held, active, sent, rng.random((14, 3)), np.ones(14), count
+    )
+    for limit in (NO_LIMIT, 24):
+        cut, found = contiguous(graph, 3, limit), fastest(graph, 3, limit=limit, tightened=False)
+        assert (cut is None) is (found is None)
+        if cut is not None and found is not None:
+            assert graph.step_s(cut, 3) == pytest.approx(found.value, rel=EQUAL)
 
 
 def test_orders_are_topological_and_unlike() -> None:

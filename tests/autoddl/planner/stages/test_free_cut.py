@@ -13,7 +13,7 @@ from autoddl.compare.staged_again import staged_again
 from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.pipeline_timeline import closed_form_s
-from autoddl.perfmodel.pipeline.stage_graph import orders
+from autoddl.perfmodel.pipeline.stage_graph import descent, orders
 from autoddl.plan import codec
 from autoddl.planner.stages.cuts import equal_cut
 from autoddl.planner.stages.free_cut import free_cut, in_stages, nodes, stage_graph
@@ -49,13 +49,14 @@ def towers(layers: int = 3, width: int = 64, batch: int = 64) -> Program:
     return g.program(mse(g, both, target), "sgd")
 
 
-def branches() -> Program:
-    """Return two layers that read what a third one makes: its gradient is a sum of both branches."""
+def branches(*, trunk: bool = True) -> Program:
+    """Return two layers that read the input, or what a third one makes: its gradient is a sum."""
     g = Builder()
     x, target = g.input((64, 32)), g.input((64, 32))
     with g.module("model"):
-        with g.module("trunk"):
-            x = activation(g, linear(g, x, 32), "relu")
+        if trunk:
+            with g.module("trunk"):
+                x = activation(g, linear(g, x, 32), "relu")
         ends = []
         for name in ("left", "right"):
             with g.module(name):
@@ -67,6 +68,7 @@ def branches() -> Program:
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "towers": towers,
     "branches": branches,
+    "branches of the input": lambda: branches(trunk=False),
     "gpt": lambda: transformer(layers=2),
     "separate attention": lambda: separate_attention(batch=8),
 }
@@ -121,6 +123,17 @@ def test_the_graph_has_the_price_of_its_stages(name: str) -> None:
                 made = staged.program.producer.get(transfer.tensor)
                 back = made is not None and made.phase == "backward"
                 assert (transfer.target < transfer.source) is back
+
+
+@pytest.mark.parametrize("name", ["branches", "branches of the input"])
+def test_either_branch_may_come_first(name: str) -> None:
+    assigned, *rest = given(name, 2)
+    program = assigned.problem.program
+    forward = [op.module for op in program.ops if op.phase == "forward"]
+    left, right = (forward.index(f"model.{side}") for side in ("left", "right"))
+    behind = descent(stage_graph(assigned, *rest))
+    assert not behind[left, right]
+    assert not behind[right, left]
 
 
 def test_free_stages_of_branches_in_turns_are_faster_than_cuts() -> None:
