@@ -1,1 +1,1 @@
-"""Rhino (seed 004): what it claims, measured here."""
+"""Rhino's studies (seed 004), as far as planning alone can repeat them."""

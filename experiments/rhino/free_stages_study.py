@@ -52,7 +52,7 @@ EQUAL = 1e-6  # relative
 PROFILE, MICRO_BATCHES, STAGES = "v100-8x", 8, (2, 4, 8)
 SECONDS, CLOSE = 120.0, 1e-4  # for HiGHS
 STATES_S = 10.0  # for the states of a micro-batch
-# Size, samples and other sizes of each model; the Wide-ResNet is table 4's of 1.3B parameters.
+# Size, samples and other sizes of each model; the Wide-ResNet is the first of table 4.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "unet": ("unet", {"samples": 16}),
     "t5": ("t5_base", {"samples": 64}),

@@ -96,7 +96,7 @@ def test_parameters_are_gathered_in_turn(seen: Callable[[str], Seen]) -> None:
     assert waiting == 6 - 2  # of the parameters all but the first of each stage
 
 
-@pytest.mark.parametrize("name", ["towers in free stages", "unet branch by branch"])
+@pytest.mark.parametrize("name", ["towers in free stages", "unet in another order"])
 def test_stages_need_not_be_in_the_order_of_capture(seen: Callable[[str], Seen], name: str) -> None:
     found = seen(name).ranks[0]
     forward = [found["stages"][op] for op in found["forward"]]
