@@ -67,8 +67,8 @@ def fastest(
 ) -> FreeStages | None:  # fmt: skip
     """Return the stages of the least step, within a limit of bytes; None where none fit.
 
-    They are the best that was found, which may be the start; untightened, nodes may be in any stage and
-    HiGHS is told nothing of the start.
+    They are the best that was found, which may be the start, and HiGHS lets them exceed the limit by a
+    millionth. Untightened, nodes may be in any stage and HiGHS is told nothing of the start.
     """
     start = contiguous(graph, micro_batches, limit)
     start_s = math.inf if start is None else graph.step_s(start, micro_batches)
@@ -127,7 +127,7 @@ def least_tolerance(graph: StageGraph) -> float:
 
 
 def _gap(value: float, bound: float) -> float:
-    return max(0.0, 1 - bound / value) if value > 0 else 0.0
+    return min(max(0.0, 1 - bound / value), 1.0) if value > 0 else 0.0
 
 
 class _Answer(NamedTuple):

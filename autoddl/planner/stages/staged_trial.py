@@ -4,7 +4,8 @@ For every class of parts (part_classes.py) one search finds the states of all te
 of a step on such devices; cuts.py finds the fastest cut into parts that the cluster has. The same cut
 with the least that any states take bounds the step, in its closed form, of every cut between modules,
 placement and state. Equal parts come first, which are the start for parts of any size: their states are
-not searched again, and within the same budget more freedom gives no slower plan.
+not searched again, and within the same budget more freedom gives no slower plan. Where free stages are
+asked for, those that need not be cuts (free_cut.py) are found for the same states.
 """
 
 from __future__ import annotations
@@ -191,12 +192,7 @@ class StagedTrial(Contender):
                 each.search(allowance.next(min(most_s, left_s) / len(some)), gap)
             states = [each.states for each in some]
             cut = Cuts(states, parts, pools, links, count, found).best(below_s)
-            if not free:
-                return cut
-            apart = allowance.next(most_s)
-            (one,), stages = states, self.candidate.stages
-            other = free_cut(one.assigned, stages, count, links, one.limit, apart)
-            return other if other is not None and _is_faster(other, cut, request) else cut
+            return self._freed(cut, states[0], links, allowance.next(most_s)) if free else cut
 
         def tighter(some: Sequence[ClassSearch], staged: Staged) -> Sequence[ClassSearch] | None:
             held = zip(staged.parts, staged.memory, strict=True)
@@ -226,6 +222,17 @@ class StagedTrial(Contender):
                     judged_s=staged.timeline.step_s,
                     slack=result.gap if alone and rough else 0.0,
                 )
+
+    def _freed(
+        self, cut: Staged | None, states: ClassStates, links: Links, allowance: Allowance
+    ) -> Staged | None:
+        """Return the faster of a cut and of stages that need not be one."""
+        stages, count = self.candidate.stages, self.candidate.micro_batches
+        free = free_cut(states.assigned, stages, count, links, states.limit, allowance)
+        if free is None:
+            return cut
+        known = [free] if cut is None or not _fits(cut, self.request) else [cut, free]
+        return min(known, key=lambda staged: staged.timeline.step_s)
 
     def _problems(self, program: Program) -> tuple[Sequence[ClassSearch], PlacedParts]:
         """Return the classes that the program can be planned for, and the graph of these.
@@ -329,13 +336,6 @@ def _bound_s(
     chains = Chains(least, least, nothing, integers, integers, limit, links)
     best = place(chains, parts.graph, micro_batches)
     return 0.0 if best is None else best.seconds
-
-
-def _is_faster(one: Staged, other: Staged | None, request: Request) -> bool:
-    """Tell whether stages that fit are faster than others, or these do not fit."""
-    if other is None or not _fits(other, request):
-        return True
-    return one.timeline.step_s < other.timeline.step_s
 
 
 def _fits(staged: Staged, request: Request) -> bool:
