@@ -130,7 +130,8 @@ def optimize(
             such as 3/1, where the engine can, and these are searched as long again; False does not.
             Shares can be given with the mesh as well, also for devices that are all alike.
         parts: whether stages are on "equal" parts of the devices, or on "any": of unlike sizes and
-            meshes. "auto" is any where devices are of several kinds, else equal.
+            meshes. "auto" is any where devices are of several kinds, else equal. "free" stages are equal,
+            too, but need not be cuts of the order in which ops are captured: branches may part.
         trials: so many of the best plans are run before the fastest is chosen, on ranks of this machine,
             as many as the plan has devices: these run the script of this process up to this call.
             A `Trials` tells steps, time limit and folder, too. In scripts that run on several ranks

@@ -42,7 +42,7 @@ def staged_again(plan: PlanValue, profile: Profile, cluster: Cluster) -> Staged:
     if any(part.kinds for part in plan.parts):
         raise AutoDDLError(f"plan: stages on devices of several kinds {YET}")
     program = uncut(plan)
-    found = positions(program)
+    found = positions(program, plan.stage_of)
     problems = list[str]()
     for allowed in ALLOWED:
         request = request_of(plan, profile, allowed, cluster)

@@ -19,6 +19,7 @@ from autoddl.search.solvers.named import SOLVERS
 
 AUTO = "auto"  # let the planner choose
 EQUAL, ANY = "equal", "any"  # sizes of stages
+FREE = "free"  # equal ones of ops that need not follow each other
 LAYERS = "layers"  # all are computed again
 EXACT, SHARDED = "exact", "sharded"  # masks of dropout: one device's, or drawn shard by shard
 MOST_MIB, MOST_FUSED = 1024, 2048  # of a launch; OneFlow counts bytes in 32 bits
@@ -105,7 +106,9 @@ class Options:
         AUTO, "are 'auto' and False", lambda v: v is False or (isinstance(v, str) and v == AUTO)
     )  # fmt: skip
     parts: str = _where(
-        AUTO, f"are '{AUTO}', '{EQUAL}' and '{ANY}'", lambda v: v in (AUTO, EQUAL, ANY)
+        AUTO,
+        f"are '{AUTO}', '{EQUAL}', '{FREE}' and '{ANY}'",
+        lambda v: v in (AUTO, EQUAL, FREE, ANY),
     )
     progress: Callable[[float, float], None] | None = _where(  # noqa: RUF009 it returns a field
         None, "is a function of two numbers", lambda v: v is None or callable(v)

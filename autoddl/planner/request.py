@@ -16,7 +16,7 @@ from autoddl.plan.value import PlanValue
 from autoddl.planner.channel_statistics import check_statistics
 from autoddl.planner.memory_limits import memory_limits, with_memory
 from autoddl.planner.missing_rules import Ask, engine_signatures
-from autoddl.planner.plan_options import ANY, AUTO, EQUAL, LAYERS, Options
+from autoddl.planner.plan_options import ANY, AUTO, EQUAL, FREE, LAYERS, Options
 from autoddl.planner.stages.part_classes import part_classes
 from autoddl.planner.uneven.given_shares import check_given
 from autoddl.sbp.mesh import Axis, Cluster, Level, Mesh
@@ -163,6 +163,11 @@ def read(
         asked = replace(asked, pipeline=AUTO)
     if whole.sizes:
         _check_unlike_nodes(whole, asked, staged)
+    if asked.parts == FREE and (whole.kinds or whole.sizes):
+        raise AutoDDLError(
+            f"parts: got {FREE!r} on {whole}; free stages are on devices and nodes that are alike; here "
+            f"allowed are {AUTO!r}, {EQUAL!r} and {ANY!r}"
+        )
     if asked.parts == AUTO and not whole.kinds:
         asked = replace(asked, parts=EQUAL)
     limits, limit = memory_limits(asked.memory, known, whole)

@@ -40,6 +40,8 @@ LAYERED: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_dropout": ("gpt", {"dropout": 0.1}),
     "vit_drop_path": ("vit", {"layers": 2, "drop_path": 0.3}),
 }
+# Models whose forward pass is no chain of layers, for stages on branches.
+BRANCHED: dict[str, tuple[str, dict[str, Any]]] = {"two_towers": ("two_towers", {})}
 # Models that are priced, not run: their kernels are CUDA's, or tables are updated by rows.
 PRICED: dict[str, tuple[str, dict[str, Any]]] = {
     "fused_gpt": ("fused_transformer", {}),
@@ -54,7 +56,7 @@ def build(name: str, size: str = "toy", **overrides: Any) -> tuple[Any, tuple[An
     Raises:
         AutoDDLError: no such model, or no such size of it.
     """
-    known = {**ZOO, **LAYERED, **PRICED}
+    known = {**ZOO, **LAYERED, **BRANCHED, **PRICED}
     if name not in known:
         raise AutoDDLError(f"model {name!r}: the zoo has {', '.join(known)}")
     file, arguments = known[name]

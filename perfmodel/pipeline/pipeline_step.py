@@ -46,7 +46,8 @@ class PipelineStep:
     `schedule` is one of "gpipe", "1f1b", "credits". Each stage has a rank, or a group of ranks, of its
     own. Under credits it begins a forward pass while less than `credits[stage]` micro-batches are in
     flight, by default 2 · stages everywhere. `device_of` gives by stage the device that computes, if
-    stages share one. A stage that no transfer reaches waits for its neighbour.
+    stages share one. Where no transfer goes forward, or none back, stages wait for their neighbours; else
+    one that none reaches waits for nothing.
     """
 
     stages: tuple[StageWork, ...]

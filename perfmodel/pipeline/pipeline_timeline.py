@@ -178,11 +178,10 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
 
 
 def _neighbours(step: PipelineStep) -> list[TransferWork]:
-    """Return what stands for data from the neighbours of stages that no transfer reaches."""
-    reached = {(t.source < t.target, t.target) for t in step.transfers}
-    last = len(step.stages) - 1
-    found = [TransferWork(s - 1, s, 0.0) for s in range(1, last + 1) if (True, s) not in reached]
-    return found + [TransferWork(s + 1, s, 0.0) for s in range(last) if (False, s) not in reached]
+    """Return what stands for data from neighbours, forward or back, where no transfer goes that way."""
+    told, last = {transfer.kind for transfer in step.transfers}, len(step.stages) - 1
+    found = [TransferWork(s - 1, s, 0.0) for s in range(1, last + 1) if "F" not in told]
+    return found + [TransferWork(s + 1, s, 0.0) for s in range(last) if "B" not in told]
 
 
 def _in_flight(spans: Sequence[Span], stages: int) -> tuple[int, ...]:

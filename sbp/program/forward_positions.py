@@ -3,6 +3,9 @@
 A forward op stands where it comes in the program, an op of the backward pass where the forward op
 stands that it differentiates, an update where its variable is first read, and so does what adds
 gradients for it. So a place between two positions cuts the whole training step in two.
+
+Any stages that keep the order of data are such a cut, of the forward ops in the order of their stages.
+Of two branches a1 b1 a2 b2 with a1 and b1 b2 in stage 0 and a2 in stage 1, that is a1 b1 b2 | a2.
 """
 
 from __future__ import annotations
@@ -22,21 +25,24 @@ class Positions:
     held: Mapping[str, int]
 
 
-def positions(program: Program) -> Positions:
+def positions(program: Program, stage_of: Mapping[str, int] | None = None) -> Positions:
     """Return where the ops, variables and inputs of a training step stand in its forward pass.
 
-    Gradients flow to equal or lower positions. Where no forward tensor tells which op is
-    differentiated (a sum of gradients, a reshape), an op stands where its last gradient comes from.
+    Forward ops are as they come in the program, with `stage_of` those of each stage together. Gradients
+    flow to equal or lower positions. Where no forward tensor tells which op is differentiated (a sum of
+    gradients, a reshape), an op stands where its last gradient comes from.
     """
-    return _Finder(program).find()
+    forward = [op for op in program.ops if op.phase == "forward"]
+    if stage_of is not None:
+        forward.sort(key=lambda op: stage_of[op.name])
+    return _Finder(program, forward).find()
 
 
 class _Finder:
     """Go through the ops in the order of the program."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, forward: Sequence[Op]) -> None:
         self.program = program
-        forward = [op for op in program.ops if op.phase == "forward"]
         self.place = {op.name: i for i, op in enumerate(forward)}
         self.count = len(forward)
         self.end = {op.module: self.place[op.name] for op in forward}

@@ -80,7 +80,8 @@ OTHERS = with_options(
            "MIB,N"),
     option("--shares", "unlike shares of cuts for devices of several kinds: auto, no",
            _Word(no=False, auto="auto"), "no|auto"),
-    option("--parts", "stages on equal parts of the devices, or on any; auto", None, "NAME"),
+    option("--parts", "stages on equal parts of the devices, free of the order of capture there, or on "
+           "any; auto", None, "NAME"),
 )  # fmt: skip
 """All but the mesh and the memory, of which `whatif` takes several."""
 PLANNING = with_options(

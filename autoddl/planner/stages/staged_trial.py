@@ -4,7 +4,8 @@ For every class of parts (part_classes.py) one search finds the states of all te
 of a step on such devices; cuts.py finds the fastest cut into parts that the cluster has. The same cut
 with the least that any states take bounds the step, in its closed form, of every cut between modules,
 placement and state. Equal parts come first, which are the start for parts of any size: their states are
-not searched again, and within the same budget more freedom gives no slower plan.
+not searched again, and within the same budget more freedom gives no slower plan. Where free stages are
+asked for, those that need not be cuts (free_cut.py) are found for the same states.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.part_graph import PlacedParts, part_graph
 from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, place
 from autoddl.planner.candidate_plans import Candidate, counts, divisors
-from autoddl.planner.plan_options import ANY, EQUAL
+from autoddl.planner.plan_options import ANY, EQUAL, FREE
 from autoddl.planner.race import Contender, Solution
 from autoddl.planner.request import Request
 from autoddl.planner.stages.cuts import ClassStates, Cuts, cut_places, sums
+from autoddl.planner.stages.free_cut import free_cut
 from autoddl.planner.stages.part_classes import PartClass, Pools, part_classes
 from autoddl.planner.stages.stage_links import Links
 from autoddl.planner.stages.staged_assignment import Staged
@@ -179,7 +181,8 @@ class StagedTrial(Contender):
         classes, parts = self._problems(self.micro(count))
         # What one class redistributes a mixture of several may send instead.
         alone = len(classes) == 1 and self.candidate.stages > 0
-        bound_s = _bound_s(classes, parts, count, found)
+        free = alone and request.parts == FREE and self.candidate.stages > 1
+        bound_s = 0.0 if free else _bound_s(classes, parts, count, found)  # that of cuts
         if alone:
             bound_s = max(bound_s, classes[0].weighted.lower_bound_s())
         yield bound_s
@@ -192,7 +195,8 @@ class StagedTrial(Contender):
             for each in some:
                 each.search(allowance.next(min(most_s, left_s) / len(some)), gap)
             states = [each.states for each in some]
-            return Cuts(states, parts, pools, links, count, found).best(below_s)
+            cut = Cuts(states, parts, pools, links, count, found).best(below_s)
+            return self._freed(cut, states[0], links, allowance.next(most_s)) if free else cut
 
         def tighter(some: Sequence[ClassSearch], staged: Staged) -> Sequence[ClassSearch] | None:
             held = zip(staged.parts, staged.memory, strict=True)
@@ -222,6 +226,17 @@ class StagedTrial(Contender):
                     judged_s=staged.timeline.step_s,
                     slack=result.gap if alone and rough else 0.0,
                 )
+
+    def _freed(
+        self, cut: Staged | None, states: ClassStates, links: Links, allowance: Allowance
+    ) -> Staged | None:
+        """Return the faster of a cut and of stages that need not be one."""
+        stages, count = self.candidate.stages, self.candidate.micro_batches
+        free = free_cut(states.assigned, stages, count, links, states.limit, allowance)
+        if free is None:
+            return cut
+        known = [free] if cut is None or not _fits(cut, self.request) else [cut, free]
+        return min(known, key=lambda staged: staged.timeline.step_s)
 
     def _problems(self, program: Program) -> tuple[Sequence[ClassSearch], PlacedParts]:
         """Return the classes that the program can be planned for, and the graph of these.
@@ -294,7 +309,7 @@ def _graphs(request: Request) -> Iterator[tuple[int, Sequence[PartClass], Placed
         parts = part_graph([one.needs for one in classes], sizes, pools.per_node, most)
         return parts.of(request.pipeline) if isinstance(request.pipeline, int) else parts
 
-    if request.parts != EQUAL:
+    if request.parts not in (EQUAL, FREE):
         try:
             parts = graph_of(known)
         except AutoDDLError:

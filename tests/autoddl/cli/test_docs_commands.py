@@ -45,6 +45,7 @@ NOT_RUN = {
     "python -m experiments.hidup": MINUTES + "tests/experiments/hidup",
     "python -m experiments.proofs.": MINUTES + "tests/autoddl/remedies/test_doctor.py",
     "python -m experiments.published": MINUTES + "tests/experiments/published",
+    "python -m experiments.rhino.free_stages_study": MINUTES + "tests/experiments/rhino",
     "python -m experiments.testbed": "root makes network namespaces; tests/experiments/testbed",
 }  # fmt: skip
 """What commands begin with that no test runs, with the reason."""

@@ -217,7 +217,8 @@ def test_equal_stages_have_the_closed_form(schedule: str, stages: int, micro_bat
 
 def test_closed_form_with_transfers() -> None:
     works = (stage(1.0, 2.0, 3.0), stage(1.5, 3.0), stage(0.5, 1.0, 2.0))
-    transfers = (TransferWork(0, 1, 0.5), TransferWork(1, 2, 0.25), TransferWork(1, 0, 1.0))
+    forward = TransferWork(0, 1, 0.5), TransferWork(1, 2, 0.25)
+    transfers = (*forward, TransferWork(2, 1, 0.0), TransferWork(1, 0, 1.0))
     kw = {"transfer_s": [1.75], "once_s": [3.0, 0.0, 2.0]}
     seconds = [pass_s(w) for w in works]
     for micro_batches in (1, 2, 9):
@@ -289,6 +290,14 @@ def test_a_skip_and_a_boxing_by_hand() -> None:
     assert Span("F0", 2, COMPUTE, 8.0, 9.0) in timeline.spans
     assert timeline.step_s == 12.0
     assert timeline.idle == pytest.approx((1 - 4 / 12, 1 - 2 / 12, 1 - 2 / 12))
+
+
+def test_stages_without_a_tensor_between_them_run_at_once() -> None:
+    ends = (0, 2), (1, 2), (2, 0), (2, 1)
+    transfers = tuple(TransferWork(*end, 0.5) for end in ends)
+    timeline = simulate(PipelineStep((stage(1.0, 1.0),) * 3, 1, transfers))
+    assert Span("F0", 1, COMPUTE, 0.0, 1.0) in timeline.spans
+    assert timeline.step_s == 1 + 0.5 + 2 + 0.5 + 1
 
 
 def test_one_line_for_bad_input() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from autoddl.sbp.program import Op, Program
@@ -21,10 +23,11 @@ LEAST = {"transgan": 0.9}
 PROGRAMS = {**HAND_MADE, "tied": tied}
 
 
-def check_flow(program: Program) -> None:
+def check_flow(program: Program, turn: Mapping[str, int] | None = None) -> None:
     """Forward results go to equal or later positions, gradients to equal or earlier ones."""
-    found = positions(program)
+    found = positions(program, turn)
     forward = [op for op in program.ops if op.phase == "forward"]
+    forward.sort(key=lambda op: (turn or found.op)[op.name])
     assert found.count == len(forward)
     assert [found.op[op.name] for op in forward] == list(range(len(forward)))
     assert set(found.op) == set(program.op)
@@ -74,6 +77,32 @@ def check_differentiated(program: Program) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_gradients_never_flow_to_a_later_position(name: str) -> None:
     check_flow(PROGRAMS[name]())
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("seed", range(3))
+def test_nor_do_they_along_another_order_of_the_forward_pass(name: str, seed: int) -> None:
+    program, rng = PROGRAMS[name](), np.random.default_rng(seed)
+    turn: dict[str, int] = {}
+    waiting = [op for op in program.ops if op.phase == "forward"]
+    makers = {
+        op.name: {program.producer[t].name for _, t in op.inputs if t in program.producer}
+        for op in waiting
+    }
+    while waiting:
+        ready = [op for op in waiting if makers[op.name] <= turn.keys()]
+        chosen = ready[int(rng.integers(len(ready)))]
+        turn[chosen.name] = len(turn)
+        waiting.remove(chosen)
+    check_flow(program, turn)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_stages_of_a_cut_leave_the_order_as_it_is(name: str) -> None:
+    program = PROGRAMS[name]()
+    found = positions(program)
+    cut = stages(found, [found.count // 3, found.count // 2])
+    assert positions(program, cut) == found
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -25,7 +25,13 @@ CASES = {
         "two in one stage": _case("two", 1, "2", 2, scale=0.2),
         "two": _case("two", 2, "1", 4, scale=0.2),
     },
+    3: {
+        "towers in free stages": _case(
+            "two_towers", 3, "1", 4, scale=0.2, options={"parts": "free"}
+        ),
+    },
     4: {
+        "unet in another order": _case("unet", 4, "1", 4, scale=0.2, order=1, sizes={"depth": 1}),
         "norm made again": _parts("norm", ["2", "1", "1"], 4, recomputed=[0], **{"global": True}),
         "norm in parts": _parts("norm", ["2", "2"], 2, in_parts=True),
         "norm in parts made again": _parts("norm", ["2", "2"], 2, in_parts=True, recomputed=[0]),

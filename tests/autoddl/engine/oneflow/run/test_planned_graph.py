@@ -96,6 +96,13 @@ def test_parameters_are_gathered_in_turn(seen: Callable[[str], Seen]) -> None:
     assert waiting == 6 - 2  # of the parameters all but the first of each stage
 
 
+@pytest.mark.parametrize("name", ["towers in free stages", "unet in another order"])
+def test_stages_need_not_be_in_the_order_of_capture(seen: Callable[[str], Seen], name: str) -> None:
+    found = seen(name).ranks[0]
+    forward = [found["stages"][op] for op in found["forward"]]
+    assert forward != sorted(forward)
+
+
 def test_skips_of_a_unet_go_past_stages(seen: Callable[[str], Seen]) -> None:
     crossings = _crossings(seen("unet made again"))
     assert any(target - source > 1 for _, source, target in crossings)

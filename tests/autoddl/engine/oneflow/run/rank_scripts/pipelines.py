@@ -20,7 +20,9 @@ from autoddl.engine.oneflow.job import parameter_gathers
 from autoddl.engine.oneflow.job.stage_writer import AGAIN
 from autoddl.engine.oneflow.run import agree
 from autoddl.perfmodel import profile as profiles
+from autoddl.perfmodel.pipeline.stage_graph import orders
 from autoddl.planner.assemble import staged_plan
+from autoddl.planner.stages.free_cut import in_stages, stage_graph
 from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.planner.stages.staged_trial import staged_trials
 from autoddl.sbp.program.forward_positions import positions
@@ -133,8 +135,8 @@ def reference(case, graph, inputs, out):
     for _ in range(STEPS):
         parts, predictions = [], []
         for part in zip(*(x.chunk(count, dim=0) for x in inputs), strict=True):
-            predictions.append(model(part[0]))
-            loss = graph.loss(predictions[-1], part[1])
+            predictions.append(model(*part[:-1]))
+            loss = graph.loss(predictions[-1], part[-1])
             (loss / count).backward()
             parts.append(float(loss.numpy()))
         for optimizer in optimizers:
@@ -180,7 +182,7 @@ def planned(case, graph, inputs):
         "mesh": case["mesh"], "pipeline": case["pipeline"], "micro_batches": case["micro_batches"],
         **{"budget": LITTLE, **case.get("options", {})},
     }  # fmt: skip
-    if "bounds" not in case:
+    if not {"bounds", "order"} & case.keys():
         return autoddl.optimize(graph, *inputs, **options)
     program = autoddl.capture(graph, *inputs)
 
@@ -188,12 +190,27 @@ def planned(case, graph, inputs):
         asked = read(program, agree.cluster(), **options)
         (trial,) = staged_trials(asked, partial(micro_batch, program))
         *_, solution = trial.search(asked.budget.begin(), rough=False)
-        whole, bounds = solution.found, case["bounds"]
+        whole, bounds = solution.found, case.get("bounds")
+        if bounds is None:
+            cut = in_another_order(whole, case["order"])
+            return staged_plan(cut, solution.result)
         places = positions(whole.program)
         cut = Staged.equal(whole.assigned(0), places, bounds, whole.micro_batches, whole.links)
         return staged_plan(cut, solution.result)
 
     return autoddl.Plan.of(agree.from_rank_0(make))
+
+
+def in_another_order(whole, number):
+    """Return equal stages of forward ops along a topological order that is not that of capture."""
+    given = whole.assigned(0), whole.stages, whole.micro_batches, whole.links
+    graph = stage_graph(*given)
+    order = [
+        node for node in list(orders(graph.edges, len(graph.seconds)))[number] if node < graph.units
+    ]
+    stage_of = [order.index(node) * whole.stages // graph.units for node in range(graph.units)]
+    assert stage_of != sorted(stage_of), "it is the order of capture"
+    return in_stages(given[0], stage_of, *given[2:])
 
 
 def run(case, out):
@@ -226,6 +243,7 @@ def run(case, out):
     ]
     seen["again"] = [op.name for op in step._running.compiled.net.op if "-again-" in op.name]
     seen["stages"] = dict(plan.stage_of)
+    seen["forward"] = [op.name for op in plan.program.ops if op.phase == "forward"]
     producer = plan.program.producer
     seen["transfers"] = [
         [producer[t.tensor].name if t.tensor in producer else t.tensor, t.target]
