@@ -11,7 +11,7 @@ source err alike, so their errors add up; different sources err independently: t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -212,14 +212,16 @@ class StepPrices:
         seconds = self.boxings.step_s(step, tensor.item_bytes)
         return Price(seconds, source, _error(link), step, way)
 
-    def grouped(self, layout: Layout) -> tuple[GroupedGather, ...]:
-        """Return the gathers of a layout that go grouped, with those that bring its gradients back."""
+    def grouped(self, paths: Iterable[tuple[Tensor, Path]]) -> tuple[GroupedGather, ...]:
+        """Return the gathers that go grouped, with those that bring gradients back.
+
+        `paths` have a tensor and its states, the one in which it is made or arrives first.
+        """
         found: set[GroupedGather] = set()
         if self.mesh.cuts == self.mesh.shape:
             return ()
-        for move in layout.redistributions:
-            tensor = self.program.tensor[move.tensor]
-            for states in pairwise((layout.made[move.tensor], *move.path)):
+        for tensor, path in paths:
+            for states in pairwise(path):
                 for step in gathers(*states, tensor.shape, self.mesh.cuts):
                     way = self.boxings.way(step, tensor.item_bytes)
                     if way is not None and way.grouped:

@@ -87,7 +87,10 @@ def reopened(plan: PlanValue, profile: Profile) -> Reopened:
     problems = list[str]()
     for allowed in ALLOWED:
         request = request_of(plan, profile, allowed)
-        problem = request.problem(plan.mesh, kinds=plan.parts[0].kinds, ways=request.ways)
+        part = plan.parts[0]
+        problem = request.problem(
+            plan.mesh, kinds=part.device_kinds or part.kinds, ways=request.ways
+        )
         try:
             return _chosen(plan, request, problem)
         except AutoDDLError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,9 @@ from autoddl.planner.stages.module_costs import module_costs
 from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.planner.whole.one_stage import OneStage
+from autoddl.sbp.layout import Layout, Path
 from autoddl.sbp.lazy import LazyTuple
+from autoddl.sbp.program import Tensor
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import TIME
 from autoddl.search.result import SearchResult
@@ -58,9 +60,22 @@ def _part(staged: Staged, stage: int) -> Part:
         memory_bytes=staged.memory[stage].total,
         kinds=problem.profile.kinds,
         device_kinds=problem.setting.kinds,
-        grouped=problem.setting.prices.grouped(layout),
+        grouped=problem.setting.prices.grouped(_paths(staged, stage, layout)),
         rows=LazyTuple(partial(module_costs, staged, stage)),
     )
+
+
+def _paths(staged: Staged, stage: int, layout: Layout) -> Iterator[tuple[Tensor, Path]]:
+    """Yield what is moved inside a stage, with its states from that in which it is made or arrives."""
+    tensor, begin = staged.program.tensor, dict(staged.made)
+    for item in staged.transfers:
+        if item.source == stage:
+            yield tensor[item.tensor], (begin[item.tensor], *item.path)
+    begin |= {
+        item.tensor: staged.arrived(item) for item in staged.transfers if item.target == stage
+    }
+    for move in layout.redistributions:
+        yield tensor[move.tensor], (begin[move.tensor], *move.path)
 
 
 def make_plan(problem: CostNetwork, result: SearchResult) -> PlanValue:
