@@ -59,9 +59,9 @@ def search(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchRes
     run = Incumbent(problem, options)
     for start in (*options.starts, replicated(problem)):
         run.offer(start)
-    found = _Stitching(whole.network, run).choices(parts)
+    found = Stitching(whole.network, run).cheapest(parts)
     if found is not None:
-        _, held, fits = run.offer(whole.invert(found))
+        _, held, fits = run.offer(whole.invert(found.choices))
         if not fits and run.best is None:
             raise InfeasibleError(
                 f"search='O2', which does not know of memory, chooses {held:,} B per device, "
@@ -106,7 +106,7 @@ def segments(cones: Cones) -> list[CriticalSegment]:
     return [segment for segment in every if len(segment.variables)]
 
 
-class _Path(NamedTuple):
+class SegmentPath(NamedTuple):
     """A way through the segments so far: its seconds, and the choices of all variables."""
 
     cost_s: float
@@ -155,22 +155,22 @@ class _Part:
         return Restriction.apply(self.network, domains)
 
 
-class _Stitching:
+class Stitching:
     """Dynamic programming over the choices of critical nodes."""
 
     def __init__(self, network: CostNetwork, run: Incumbent) -> None:
         self.network, self.run = network, run
-        self.known: dict[object, _Path | None] = {}
+        self.known: dict[object, SegmentPath | None] = {}
 
-    def choices(self, segments: Sequence[CriticalSegment]) -> Ints | None:
-        """Return the choices of the cheapest way, None where there is none, or the time is up."""
-        paths = [_Path(0.0, np.full(len(self.network), OPEN))]
+    def cheapest(self, segments: Sequence[CriticalSegment]) -> SegmentPath | None:
+        """Return the cheapest way through all segments, None where there is none, or the time is up."""
+        paths = [SegmentPath(0.0, np.full(len(self.network), OPEN))]
         decided = np.zeros(len(self.network), dtype=np.bool_)
         for segment in segments:
             part = self._part(segment, decided)
             paths = list(self._onward(paths, part))
             decided[segment.variables] = True
-        return min(paths, key=lambda path: path.cost_s).choices if paths else None
+        return min(paths, key=lambda path: path.cost_s, default=None)
 
     def _part(self, segment: CriticalSegment, before: Flags) -> _Part:
         network, factors = self.network, self.network.factors
@@ -191,12 +191,12 @@ class _Stitching:
         pivot = None if segment.pivot is None else int(np.searchsorted(variables, segment.pivot))
         return _Part(whole, variables, given, paid, pivot)
 
-    def _onward(self, paths: Sequence[_Path], part: _Part) -> Iterator[_Path]:
+    def _onward(self, paths: Sequence[SegmentPath], part: _Part) -> Iterator[SegmentPath]:
         """Yield the cheapest path to each choice of the critical node that ends a part."""
         count = 1 if part.pivot is None else len(part.network.variables.of(part.pivot).choices)
         by_cost = sorted(paths, key=lambda path: path.cost_s)
         for choice in range(count):
-            best, least_s = _Path(np.inf, ints([])), part.least_s(choice)
+            best, least_s = SegmentPath(np.inf, ints([])), part.least_s(choice)
             for path in by_cost:
                 if path.cost_s + least_s >= best.cost_s:
                     break
@@ -204,11 +204,11 @@ class _Stitching:
                 if more is not None and path.cost_s + more.cost_s < best.cost_s:
                     choices = path.choices.copy()
                     choices[part.variables] = more.choices
-                    best = _Path(path.cost_s + more.cost_s, choices)
+                    best = SegmentPath(path.cost_s + more.cost_s, choices)
             if np.isfinite(best.cost_s):
                 yield best
 
-    def _solved(self, part: _Part, given: Ints, choice: int) -> _Path | None:
+    def _solved(self, part: _Part, given: Ints, choice: int) -> SegmentPath | None:
         """Return what a part adds behind given choices, and its own; None where there is no way."""
         key = part.look, given.tobytes(), choice
         if key not in self.known:
@@ -223,5 +223,5 @@ class _Stitching:
             else:
                 self.run.evaluations += found.evaluations
                 more_s = found.cost_s - part.before.cost_s(given)
-                self.known[key] = _Path(more_s, np.asarray(some.invert(found.assignment)))
+                self.known[key] = SegmentPath(more_s, np.asarray(some.invert(found.assignment)))
         return self.known[key]

@@ -45,8 +45,10 @@ def test_as_exhaustive_search_within_memory(make: Callable[[int], CostNetwork]) 
     for seed in range(20):
         problem = make(seed)
         if seed % 2:  # nodes of which some hold the same whatever they choose
-            free = [d._replace(memory_bytes=d.memory_bytes * (i % 2))
-                    for i, d in enumerate(problem.variables.domains)]  # fmt: skip
+            free = [
+                domain._replace(memory_bytes=domain.memory_bytes * (number % 2) + number)
+                for number, domain in enumerate(problem.variables.domains)
+            ]
             problem = replace(problem, variables=problem.variables._replace(domains=free))
         least, seconds = problem.least_memory_bytes, exhaustive.search(problem)
         limit = (least + seconds.memory_bytes) // 2

@@ -7,6 +7,7 @@ import pytest
 
 from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
+from autoddl.search.incumbent import Incumbent
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import SearchOptions
 from autoddl.search.rivals.rhino import segments
@@ -49,6 +50,15 @@ def test_every_node_is_in_one_segment_which_its_critical_node_ends() -> None:
     assert ends == critical(problem.program).tolist()
     for segment in found:
         assert segment.pivot is None or segment.pivot in segment.variables.tolist()
+
+
+def test_what_a_way_costs_so_far_is_what_its_choices_cost_in_the_end() -> None:
+    problem = builder.build(mlp(64, (8, 16, 8)), Mesh.parse("2"), cluster())
+    cones = Cones.apply(problem)
+    run = Incumbent(problem, SearchOptions())
+    found = segments.Stitching(cones.network, run).cheapest(segments.segments(cones))
+    assert found is not None
+    assert found.cost_s == pytest.approx(cones.network.cost_s(found.choices))
 
 
 @pytest.mark.parametrize("batch", [8, 4096])
