@@ -2,7 +2,6 @@
 
     toys    every toy of the zoo on 4 and 2x2 devices for which what ops and messages take anyway counts
             nothing: O3, O3 with cones decided by their roots as in the paper, and O2
-    models  the same for models at the sizes of their papers, on two V100s
     depths  figure 10: a GPT of width 512, 12 to 144 layers, two V100s: costs and seconds
     counts  table 5: critical nodes and the segments between them
     memory  the k largest parameters cut, and ZeRO 2, within 90 to 40 % of what data parallelism holds, on
@@ -24,7 +23,6 @@ from typing import Any
 import click
 import pandas as pd
 
-from experiments.bench.frozen.suite import ZOO as SIZES
 from experiments.lib import cli, frames
 from experiments.lib.frames import Row, RowStore
 from experiments.models import ZOO
@@ -32,7 +30,6 @@ from experiments.rhino import search_rows as rows
 from experiments.rhino.search_rows import Sized
 
 LAYERS = (12, 24, 36, 48, 72, 96, 144)
-MODELS = ("alexnet", "vgg13", "resnet50", "unet", "gpt", "bert", "vit", "t5", "dlrm", "bert_moe")
 MESHES = ("4", "2x2")
 PERCENT = (90, 80, 70, 60, 50, 40)
 EQUAL = 1 + 1e-6  # relative; HiGHS's tolerance
@@ -42,14 +39,12 @@ def _ms(value: float) -> str:
     return f"{1e3 * value:.3f}"
 
 
-LOSSES: frames.Formats = {
-    "model": "{}", "mesh": "{}", "nodes": "{}", "cones": "{}", "roots": "{}", "exact cost_s": _ms,
-    "O3": "{:.1%}", "by root": "{:.1%}", "O2": "{:.1%}",
-    "exact s": "{:.1f}", "O3 s": "{:.1f}", "by root s": "{:.1f}", "O2 s": "{:.1f}",
-}  # fmt: skip
 COLUMNS: dict[str, frames.Formats] = {
-    "toys": LOSSES,
-    "models": LOSSES,
+    "toys": {
+        "model": "{}", "mesh": "{}", "nodes": "{}", "cones": "{}", "roots": "{}", "exact cost_s": _ms,
+        "O3": "{:.1%}", "by root": "{:.1%}", "O2": "{:.1%}",
+        "exact s": "{:.1f}", "O3 s": "{:.1f}", "by root s": "{:.1f}", "O2 s": "{:.1f}",
+    },
     "depths": {
         "layers": "{}", "ops": "{}", "exact cost_s": _ms, "exact gap": "{:.1e}", "O3": "{:.1%}",
         "O2": "{:.1%}", "exact s": "{:.1f}", "O3 s": "{:.1f}", "O2 s": "{:.1f}",
@@ -72,15 +67,9 @@ def _cases(
     """Yield what tells the rows of a study apart, and what makes the rest of each."""
     timed = {"budget_s": budget_s}
     if study == "toys":
-        for model, mesh in product(ZOO, MESHES):
-            one = Sized(model, "toy")
-            make = partial(rows.loss_row, one, mesh, budget_s, folder, light=True)
+        for mesh, model in product(MESHES, ZOO):
+            make = partial(rows.loss_row, Sized(model, "toy"), mesh, budget_s, folder)
             yield {"model": model, "mesh": mesh, **timed}, make
-    elif study == "models":
-        for model in MODELS:
-            one = Sized(model, SIZES[model])
-            make = partial(rows.loss_row, one, "2", budget_s, folder, light=False)
-            yield {"model": model, "mesh": "2", **timed}, make
     elif study == "depths":
         for layers in LAYERS:
             yield {"layers": layers, **timed}, partial(rows.depth_row, layers, budget_s, folder)

@@ -113,14 +113,13 @@ def depth_row(layers: int, budget_s: float, folder: Path) -> Row:
     }
 
 
-def loss_row(sized: Sized, mesh: str, budget_s: float, folder: Path, *, light: bool) -> Row:
+def loss_row(sized: Sized, mesh: str, budget_s: float, folder: Path) -> Row:
     """Return the costs of O3, by the paper's rule for cones, too, and of O2, beside exact search.
 
     O2 is for one axis alone: on two, critical nodes have dozens of choices, segments as many programs as
     their squares.
     """
-    profile = profiles.load(BASE)
-    problem = sized.problem(mesh, folder, sizes_alone(profile) if light else profile)
+    problem = sized.problem(mesh, folder, sizes_alone(profiles.load(BASE)))
     whole = [0] * len(problem)
     return {
         "nodes": len(problem), "cones": len(cones.Cones.apply(problem).kept),
