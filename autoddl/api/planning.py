@@ -78,10 +78,10 @@ def optimize(
         search: "exact" (the best plan, and the proof that there is no better one), "fast" (within
             1 % of it), "coordinate" (the paper's), "hidup" (that of HiDup, for two halves of a batch
             in turn, on one mesh axis), "hap" (that of HAP, for shares of unlike devices on one axis),
-            "ilp" (slow), "metropolis", "random", "exhaustive" and "astar" (HAP's; both for small
-            problems only), or the name of a baseline to get that as a plan: "data parallel",
-            "ZeRO 2", "hybrid ZeRO 2", "Megatron", "SUMMA" or "expert parallel", as far as it applies
-            to program and mesh.
+            "O2", "O3" and "largest-k" (Rhino's), "ilp" (slow), "metropolis", "random", "exhaustive"
+            and "astar" (HAP's; both for small problems only), or the name of a baseline to get that as
+            a plan: "data parallel", "ZeRO 2", "hybrid ZeRO 2", "Megatron", "SUMMA" or "expert
+            parallel", as far as it applies to program and mesh.
         objective: "time" of a step in which ops and boxings overlap, the "sum" of compute and
             communication, or "communication" alone (AutoDDL's): then compute counts for nothing, and
             devices share every matrix product and convolution whatever that brings.

@@ -12,11 +12,28 @@ from experiments.models.moe import add_balance, expert_blocks
 from experiments.models.training import Built
 from experiments.models.transformer import LossGraph
 
+
+def _rhino(layers: int, width: int, experts: int) -> dict[str, Any]:
+    """Return a model of Rhino's: experts eight times as wide as the model in every second layer.
+
+    Sequence and vocabulary are Alpa's, of whom it has the models.
+    """
+    return {
+        "layers": layers, "width": width, "heads": 16, "sequence": 1024, "vocabulary": 32000,
+        "batch": 8, "experts": experts, "hidden": 8 * width, "every": 2, "balance": 0.01,
+    }  # fmt: skip
+
+
 # With this vocabulary no token's choice of experts is so close that rounding could change it.
 SIZES: dict[str, dict[str, Any]] = {
     "toy": {**bert.SIZES["toy"], "vocabulary": 96, "experts": 4, "every": 1, "factor": 2.0},
     "base": {**bert.SIZES["bert_base"], "experts": 32, "every": 2, "balance": 0.01},
     "large": {**bert.SIZES["bert_large"], "experts": 64, "every": 2, "balance": 0.01},
+    "moe_8e_380m": _rhino(8, 768, 8),
+    "moe_8e_760m": _rhino(16, 768, 8),
+    "moe_16e_1_3b": _rhino(16, 768, 16),
+    "moe_16e_2_4b": _rhino(16, 1024, 16),
+    "moe_32e_10b": _rhino(16, 1536, 32),
 }
 
 
@@ -35,15 +52,22 @@ class Balanced(nn.Module):
 
 def build(
     *, balance: float = 0.0, sequence: int = 8, optimizer: str = "sgd", kind: str = "sgmoe",
-    experts: int = 4, every: int = 1, factor: float = 1.0, **sizes: Any,
+    experts: int = 4, every: int = 1, factor: float = 1.0, hidden: int | None = None, **sizes: Any,
 ) -> Built:  # fmt: skip
     """Return (training graph, (ids, segments, labels)); `sizes` are those of bert.build.
 
-    Every `every`-th block has `experts` experts, `kind` as in moe.KINDS; a sequence is a group.
+    Every `every`-th block has `experts` experts `hidden` wide, `kind` as in moe.KINDS; a sequence is a
+    group.
     """
     collected: list[flow.Tensor] | None = [] if balance else None
     layers = expert_blocks(
-        kind, every, experts=experts, group=sequence, factor=factor, balance=collected
+        kind,
+        every,
+        experts=experts,
+        group=sequence,
+        factor=factor,
+        hidden=hidden,
+        balance=collected,
     )
     graph, inputs = bert.build(sequence=sequence, feed_forward=layers, optimizer=optimizer, **sizes)
     if collected is not None:

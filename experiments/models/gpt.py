@@ -24,6 +24,11 @@ SIZES = {
     "toy": {"layers": 2, "width": 32, "heads": 4, "sequence": 8, "vocabulary": 64, "batch": 8},
     "demo": {"layers": 4, "width": 256, "heads": 4, "sequence": 128, "vocabulary": 256, "batch": 8},
     "medium": _paper(24, 1024, 16, 1024),
+    # The others that Rhino plans, by their names there.
+    "large": _paper(24, 1536, 16, 1024),
+    "xl": _paper(24, 2048, 32, 1024),
+    "gpt_2_7b": _paper(32, 2560, 32, 1024),
+    "gpt_6_7b": _paper(32, 4096, 32, 1024),
     "gpt2_small": _paper(12, 768, 12, 1024),
     "gpt3_175b": _paper(96, 12288, 96, 2048),
 }

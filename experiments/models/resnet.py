@@ -25,6 +25,17 @@ SIZES: dict[str, dict[str, Any]] = {
     "wide_resnet50_2": {**RESNET50, "channels": 64, "squeeze_factor": 2, "width_factor": 2},
     # A Wide-ResNet of Alpa's evaluation, by its number of parameters.
     "wide_resnet_250m": {**RESNET50, "channels": 160, "width_factor": 2},
+    # Rhino's, by their names there; they have 1.0, 2.0, 4.0 and 9.5 billion parameters.
+    "wide_resnet_1_3b": {**RESNET50, "channels": 320, "width_factor": 2, "batch": 4},
+    "wide_resnet_2_6b": {**RESNET50, "channels": 448, "width_factor": 2, "batch": 4},
+    "wide_resnet_6b": {**RESNET50, "channels": 640, "width_factor": 2, "batch": 4},
+    "wide_resnet_12b": {
+        **RESNET50,
+        "blocks": (3, 4, 23, 3),
+        "channels": 320,
+        "width_factor": 12,
+        "batch": 4,
+    },
 }
 
 

@@ -12,6 +12,7 @@ from autoddl.search.rivals import metropolis
 from autoddl.search.rivals import random_sampling as random
 from autoddl.search.rivals.hap import alternation, synthesis
 from autoddl.search.rivals.hidup import chain_search
+from autoddl.search.rivals.rhino import cones, largest, segments
 from autoddl.search.solvers import coordinate, exhaustive, ilp
 
 Solver = Callable[[CostNetwork, SearchOptions], SearchResult]
@@ -45,6 +46,9 @@ SOLVERS: Mapping[str, Solver] = {
     HAP: between_shares,
     HIDUP: chain_search.search,
     "ilp": ilp.search,
+    largest.LARGEST_K: largest.search,
     "metropolis": metropolis.search,
+    segments.O2: segments.search,
+    cones.O3: cones.search,
     "random": random.search,
 }

@@ -42,6 +42,7 @@ NOT_RUN = {
     "python -m experiments.fidelity": MINUTES + "tests/experiments/fidelity",
     "python -m experiments.figures": MINUTES + "tests/experiments/figures",
     "python -m experiments.hap": MINUTES + "tests/experiments/hap",
+    "python -m experiments.rhino": MINUTES + "tests/experiments/rhino",
     "python -m experiments.hidup": MINUTES + "tests/experiments/hidup",
     "python -m experiments.proofs.": MINUTES + "tests/autoddl/remedies/test_doctor.py",
     "python -m experiments.published": MINUTES + "tests/experiments/published",
