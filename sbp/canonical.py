@@ -7,12 +7,13 @@ their strides are two ways to say it.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from autoddl.sbp.shards import check_state
+from autoddl.sbp.shards import check_state, local_shape
 from autoddl.sbp.shares import Cuts, Shares, places
-from autoddl.sbp.state import B, NdSbp, S, Sbp, ordered
+from autoddl.sbp.state import B, NdSbp, S, Sbp, axis_states, ordered
 
 
 def canonical(state: NdSbp, shape: Sequence[int], mesh: Cuts) -> NdSbp:
@@ -94,3 +95,58 @@ def _rewrite(
         stride = weights[axis] // math.prod(earlier)
         state[axis] = S(dim) if stride == left // mesh[axis] else S(dim, stride)
         left //= mesh[axis]
+
+
+def joined(cuts: Sequence[Sbp], shape: Sequence[int], mesh: Cuts) -> NdSbp | None:
+    """Return the state in which each axis cuts as it would do alone, None where they don't go together.
+
+    Axes whose cuts begin again after the same period part its elements one after the other: 16 elements
+    by S(0, 4) over 2 and by S(0, 4) over 2 are (S(0, 4), S(0, 2)), like plain cuts S0 and S0 of each 8.
+    """
+    sizes = [places(cut) for cut in mesh]
+    result = [sbp if size > 1 else B for sbp, size in zip(cuts, sizes, strict=True)]
+    for dim in {sbp.dim for sbp in result if sbp.stride is not None}:
+        axes = NdSbp(result).cutting(dim)
+        if any(isinstance(mesh[axis], Shares) for axis in axes):
+            return None
+        weights, left = dict[int, int](), dict[int, int]()
+        for axis in axes:
+            stride = result[axis].stride
+            period = shape[dim] if stride is None else stride * sizes[axis]
+            weights[axis], rest = divmod(left.get(period, period), sizes[axis])
+            if rest or not weights[axis]:
+                return None
+            left[period] = weights[axis]
+        above = shape[dim]
+        for axis in sorted(axes, key=lambda axis: -weights[axis]):
+            if above % (weights[axis] * sizes[axis]):
+                return None
+            above = weights[axis]
+        _rewrite(result, dim, weights, shape[dim], sizes)
+    state = NdSbp(result)
+    return None if local_shape(shape, state, mesh) is None else state
+
+
+def strided_states(
+    shape: Sequence[int], mesh: Cuts, strided: Sequence[Collection[Sbp]], *,
+    own: bool = False, any_order: bool = False,
+) -> Iterator[NdSbp]:  # fmt: skip
+    """Yield the states that have these cuts with strides along the axes, beside plain ones; each once.
+
+    Axes cut in the mesh's order, but for what without strides has another one, if `any_order`.
+    """
+    plain = axis_states(len(shape), own=own)
+    options = [
+        (*plain, *some) if places(cut) > 1 else (B,)
+        for cut, some in zip(mesh, strided, strict=True)
+    ]
+    found = dict.fromkeys(
+        joined(combo, shape, mesh)
+        for combo in itertools.product(*options)
+        if any(sbp.stride is not None for sbp in combo)
+    )
+    for state in found:
+        if state is None or all(sbp.stride is None and not sbp.turn for sbp in state):
+            continue
+        if any_order or not any(sbp.turn for sbp in state):
+            yield state

@@ -13,9 +13,10 @@ import numpy as np
 from autoddl.sbp.numpy_oracle import simulated_ops
 from autoddl.sbp.numpy_oracle.trial import agree
 from autoddl.sbp.rules import registry
-from autoddl.sbp.rules.candidates import NdSignature, nd_signatures
-from autoddl.sbp.rules.registry import OpView
-from autoddl.sbp.shares import Cut, Cuts, Shares
+from autoddl.sbp.rules.candidates import NdSignature, nd_products, nd_signatures
+from autoddl.sbp.rules.registry import OpView, signatures
+from autoddl.sbp.rules.strided_cuts import every_strided
+from autoddl.sbp.shares import Cut, Cuts, Shares, places
 from autoddl.sbp.state import Sbp
 from experiments.rule_cases import CASES, case_id, threefold
 
@@ -25,21 +26,23 @@ MESHES: tuple[tuple[Cut, ...], ...] = (
 )  # fmt: skip
 THIRDS = (Shares((2, 1)),)
 """A mesh that cuts no dim of most cases: these are run on it with all their dims three times as long."""
+STRIDED_MESHES: tuple[tuple[int, ...], ...] = ((2,), (4,), (2, 2))
 
 
 @dataclass(frozen=True)
 class OpResult:
     """What was found of one op type, over all its cases.
 
-    `checked` signatures that we list were run, `wrong` says which gave other numbers than one
-    device. Of the one-axis signatures that are right on 2 devices there are `valid`; `found` of
-    them are ours and `missing` names the rest. Inputs that are not read, or of which only the shape
-    is, do not count there (they are written "any"): any state of theirs is right.
+    `checked` signatures that we list were run, and `strided` ones with strides; `wrong` says which gave
+    other numbers than one device. Of the one-axis signatures that are right on 2 devices there are
+    `valid`; `found` of them are ours and `missing` names the rest. Inputs that are not read, or of which
+    only the shape is, do not count there (they are written "any"): any state of theirs is right.
     """
 
     op_type: str
     cases: int
     checked: int
+    strided: int
     wrong: tuple[str, ...]
     valid: int
     found: int
@@ -53,7 +56,7 @@ class OracleReport:
     seed: int
     ops: tuple[OpResult, ...]
 
-    columns = ("op type", "cases", "checked", "wrong", "listed", "right", "missing")
+    columns = ("op type", "cases", "checked", "strided", "wrong", "listed", "right", "missing")
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -74,14 +77,15 @@ class OracleReport:
     def rows(self) -> Iterable[tuple[str, ...]]:
         """Return one row per op type."""
         for op in self.ops:
-            counts = (op.cases, op.checked, len(op.wrong), op.found, op.valid)
+            counts = (op.cases, op.checked, op.strided, len(op.wrong), op.found, op.valid)
             yield (op.op_type, *map(str, counts), "\n".join(op.missing))
 
     def summary(self) -> str:
         """Sum up in one line."""
         return (
             f"{len(self.ops)} op types, {sum(op.cases for op in self.ops)} cases: "
-            f"{sum(op.checked for op in self.ops)} signatures run on simulated ranks, "
+            f"{sum(op.checked for op in self.ops)} signatures and "
+            f"{sum(op.strided for op in self.ops)} with strides run on simulated ranks, "
             f"{len(self.faults)} wrong; of {sum(op.valid for op in self.ops)} right one-axis "
             f"signatures {len(self.missing)} missing ({self.completeness:.2%} listed)"
         )
@@ -110,7 +114,7 @@ def run(
         wanted &= set(op_types)
     chosen = [view for view in cases if view.type in wanted]
     results: dict[str, OpResult] = {
-        name: OpResult(name, 0, 0, (), 0, 0, ()) for name in sorted(wanted)
+        name: OpResult(name, 0, 0, 0, (), 0, 0, ()) for name in sorted(wanted)
     }
     for done, view in enumerate(chosen, 1):
         results[view.type] = _added(results[view.type], _check(view, seed, sample))
@@ -129,22 +133,29 @@ def _check(view: OpView, seed: int, sample: int | None) -> OpResult:
     on_two = _judged(view, MESHES[:1], rng)
     judged = on_two + _judged(view, MESHES[1:], rng, sample)
     judged += _judged(threefold(view), [THIRDS], rng, sample)
+    strided = _judged(view, STRIDED_MESHES, rng, sample, listed=with_strides)
     ours = [{name: state[0] for name, state in s.items()} for s, fault in on_two if fault is None]
     right = simulated_ops.valid_signatures(view, 2, rng)
     others = [r for r in right if not any(agree(r, signature) for signature in ours)]
     missing = tuple(sorted(f"{case_id(view)}: {_text(view, signature)}" for signature in others))
-    wrong, listed = tuple(f for _, f in judged if f is not None), len(right) - len(others)
-    return OpResult(view.type, 1, len(judged), wrong, len(right), listed, missing)
+    wrong = tuple(fault for _, fault in judged + strided if fault is not None)
+    listed, counts = len(right) - len(others), (len(judged), len(strided))
+    return OpResult(view.type, 1, *counts, wrong, len(right), listed, missing)
 
 
 def _judged(
-    view: OpView, meshes: Iterable[Cuts], rng: np.random.Generator, sample: int | None = None
+    view: OpView,
+    meshes: Iterable[Cuts],
+    rng: np.random.Generator,
+    sample: int | None = None,
+    *,
+    listed: Callable[[OpView, Cuts], tuple[NdSignature, ...]] = nd_signatures,
 ) -> list[tuple[NdSignature, str | None]]:
     """Return the signatures of an op on meshes, each with what is wrong with it."""
     inputs = simulated_ops.sample_inputs(view, rng)
     expected, judged = simulated_ops.on_one_device(view, inputs), []
     for mesh in meshes:
-        found = nd_signatures(view, mesh)
+        found = listed(view, mesh)
         if sample is not None and len(found) > sample:
             found = tuple(random.Random(int(rng.integers(2**32))).sample(found, sample))
         for signature in found:
@@ -153,6 +164,16 @@ def _judged(
             )
             judged.append((signature, fault))
     return judged
+
+
+def with_strides(view: OpView, mesh: Cuts) -> tuple[NdSignature, ...]:
+    """Return the signatures that cut some operand with a stride, whatever reshapes are around."""
+    one_axis = [signatures(view) + every_strided(view, places(size)) for size in mesh]
+    return tuple(
+        signature
+        for signature in nd_products(view, mesh, one_axis)
+        if any(sbp.stride is not None for state in signature.values() for sbp in state)
+    )
 
 
 def _text(view: OpView, signature: Mapping[str, Sbp]) -> str:

@@ -11,12 +11,13 @@ from autoddl.errors import AutoDDLError, RuleError
 from autoddl.sbp.numpy_oracle.simulated_tensors import Array, Locals, assemble, close, shard
 from autoddl.sbp.numpy_oracle.trial import Trial, even_states
 from autoddl.sbp.rules.registry import LocalOp, OpRule, OpView, Shape, find
-from autoddl.sbp.shards import shard_slices
+from autoddl.sbp.shards import shard_shape, shard_slices
 from autoddl.sbp.shares import Cuts, places
-from autoddl.sbp.state import NdSbp, P, Sbp, broadcast
+from autoddl.sbp.state import B, NdSbp, P, Sbp, broadcast
 
 NdSignature = Mapping[str, NdSbp]
 
+NOWHERE = -(1 << 40)  # the start of a shard of several pieces: no op may ask for it
 MORE_DRAWS = 4  # of inputs, to sort out what is right by accident
 
 
@@ -75,9 +76,14 @@ def _local_views(
         shapes: dict[str, Shape] = {}
         start: dict[str, Shape] = {}
         for name in view.inputs + view.outputs:
-            cut = shard_slices(view.shape[name], signature[name], mesh, coords)
-            shapes[name] = tuple(part.stop - part.start for part in cut)
-            start[name] = tuple(part.start for part in cut)
+            state = signature[name]
+            in_turns = {s.dim for s in state if s.stride is not None}
+            others = NdSbp(B if s.dim in in_turns else s for s in state)
+            cut = shard_slices(view.shape[name], others, mesh, coords)
+            shapes[name] = shard_shape(view.shape[name], state, mesh, coords)
+            start[name] = tuple(
+                NOWHERE if dim in in_turns else part.start for dim, part in enumerate(cut)
+            )
         yield OpView(view.type, view.inputs, view.outputs, shapes, view.attr), start
 
 

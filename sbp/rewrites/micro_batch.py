@@ -16,14 +16,15 @@ from autoddl.errors import AutoDDLError, RuleError, shown
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.program.ops_and_tensors import READ
 from autoddl.sbp.rewrites.micro_attributes import mean_factors, resized
-from autoddl.sbp.rewrites.micro_reshape import RESHAPES, reshaped
 from autoddl.sbp.rewrites.one_sample import as_traced
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.sbp.rules.registry import OpView, Signature, find, signatures
+from autoddl.sbp.rules.strided_cuts import reshaped
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, S, Sbp
 
 MOST_BATCH = 1 << 30
+_RESHAPES = frozenset({"expand_dims", "reshape", "reshape_like", "squeeze"})
 
 # Ops that devices can't share, for the same seed would repeat random numbers or each would divide by
 # its own count, but that a micro-batch has like any batch: all operands of the full shape shrink.
@@ -241,7 +242,7 @@ class _Propagation:
         fits = next((option for option in self._options(op) if option[0] == plain), None)
         if fits is not None and plain == have:
             return fits
-        if op.type in RESHAPES:
+        if op.type in _RESHAPES:
             return self._reshaped(op, have)
         return None if fits is None else self._strided(op, have, fits[1])
 

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
+from autoddl.sbp.canonical import joined
 from autoddl.sbp.rules.registry import OpView, Signature, signatures
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.shares import Cut, Cuts, places
@@ -42,7 +43,8 @@ def nd_products(
     """Return the products of one signature per axis that cut every operand evenly.
 
     `one_axis` has the signatures of each axis, all-broadcast first, which is all that there is to an
-    axis of one device; `float_operands` is as in `nd_signatures`.
+    axis of one device; `float_operands` is as in `nd_signatures`. Where these have strides they say how
+    an axis cuts alone.
     """
     usable = [
         [
@@ -54,7 +56,7 @@ def nd_products(
         for entries, cut in zip(one_axis, mesh, strict=True)
     ]
     names, sizes = view.inputs + view.outputs, tuple(mesh)
-    found = []
+    found: dict[tuple[NdSbp, ...], NdSignature] = {}
     for combo in itertools.product(*usable):
         states: dict[str, NdSbp] = {}
         for name in names:
@@ -63,13 +65,15 @@ def nd_products(
                 break
             states[name] = state
         else:
-            found.append(states)
-    return tuple(found)
+            found.setdefault(tuple(states.values()), states)
+    return tuple(found.values())
 
 
 @lru_cache(2**14)
 def _even(shape: tuple[int, ...], sbps: tuple[Sbp, ...], mesh: tuple[Cut, ...]) -> NdSbp | None:
     """Return the state that is so on each axis, None where it does not cut evenly."""
+    if any(sbp.stride is not None for sbp in sbps):
+        return joined(sbps, shape, mesh)
     state = NdSbp(sbps)
     return None if local_shape(shape, state, mesh) is None else state
 
@@ -77,12 +81,14 @@ def _even(shape: tuple[int, ...], sbps: tuple[Sbp, ...], mesh: tuple[Cut, ...]) 
 def in_any_order(found: Iterable[NdSignature], mesh: Cuts) -> tuple[NdSignature, ...]:
     """Return signatures with their axes in every order, which is one for all operands of an op.
 
-    The signature of a mesh with its axes in another order is one of the mesh, too.
+    The signature of a mesh with its axes in another order is one of the mesh, too. With strides they
+    stay in the order that they have.
     """
     every = orders(mesh)
     unique: dict[tuple[NdSbp, ...], NdSignature] = {}
     for signature in found:
-        twice = any(_cuts_twice(state) for state in signature.values())
+        states_of = signature.values()
+        twice = any(map(_cuts_twice, states_of)) and not any(map(_has_strides, states_of))
         for order in every if twice else every[:1]:
             states = {name: _turned(state, order) for name, state in signature.items()}
             unique.setdefault(tuple(states.values()), states)
@@ -95,3 +101,7 @@ _turned = lru_cache(2**17)(ordered)
 def _cuts_twice(state: NdSbp) -> bool:
     cuts = [sbp.dim for sbp in state if sbp.is_split]
     return len(set(cuts)) < len(cuts)
+
+
+def _has_strides(state: NdSbp) -> bool:
+    return any(sbp.stride is not None or sbp.turn for sbp in state)

@@ -1,6 +1,9 @@
-"""Ops that join, part or pad tensors along a dim, which stays whole: linear, no flop."""
+"""Ops that join, part or pad tensors along a dim, which is cut within pieces only: linear, no flop."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -17,13 +20,11 @@ from autoddl.sbp.rules.registry import (
     register,
 )
 
+_PIECE = "piece"
+
 
 def _axis(view: OpView, operand: str, attribute: str = "axis") -> int:
     return int(view.attr[attribute] % len(view.shape[operand]))
-
-
-def _without(names: Dims, axis: int) -> Dims:
-    return (*names[:axis], None, *names[axis + 1 :])
 
 
 def _likes(view: OpView) -> tuple[str, ...]:
@@ -37,10 +38,23 @@ def _through_likes(view: OpView) -> tuple[Linear, ...]:
     return linear(source), linear(f"{source} {likes}"), linear(f"{likes} ->")
 
 
+def _within(names: Dims, axis: int) -> Dims:
+    return (*names[:axis], _PIECE, *names[axis + 1 :])
+
+
+def _ends(view: OpView, operands: Iterable[str], axis: int) -> dict[str, int]:
+    """Return what divides the lengths of all that is put together or taken apart along a dim."""
+    return {_PIECE: math.gcd(*(view.shape[name][axis] for name in operands))}
+
+
 def _concat_map(view: OpView) -> IndexMap:
-    dims = _without(dim_names(len(view.shape["out_0"])), _axis(view, "out_0"))
-    every = view.inputs + view.outputs
-    return IndexMap(dict.fromkeys(every, dims), linear=(Linear(frozenset(view.inputs)),))
+    axis = _axis(view, "out_0")
+    dims = _within(dim_names(len(view.shape["out_0"])), axis)
+    return IndexMap(
+        dict.fromkeys(view.inputs + view.outputs, dims),
+        linear=(Linear(frozenset(view.inputs)),),
+        pieces=_ends(view, view.inputs, axis),
+    )
 
 
 def _concat(op: LocalOp) -> dict[str, Array]:
@@ -50,10 +64,13 @@ def _concat(op: LocalOp) -> dict[str, Array]:
 
 def _split_map(view: OpView) -> IndexMap:
     """Map split_like; the likes may lack trailing dims."""
-    dims = _without(dim_names(len(view.shape["in_0"])), _axis(view, "in_0"))
+    axis = _axis(view, "in_0")
+    dims = _within(dim_names(len(view.shape["in_0"])), axis)
     likes = {name: dims[: len(view.shape[name])] for name in _likes(view)}
     return IndexMap(
-        {"in_0": dims, **likes, **dict.fromkeys(view.outputs, dims)}, linear=_through_likes(view)
+        {"in_0": dims, **likes, **dict.fromkeys(view.outputs, dims)},
+        linear=_through_likes(view),
+        pieces=_ends(view, view.outputs, axis),
     )
 
 
@@ -91,33 +108,38 @@ def _stack_grad(op: LocalOp) -> dict[str, Array]:
 
 
 def _narrow_map(view: OpView) -> IndexMap:
-    """Map narrow and its gradient; the dim may be cut if it is taken whole."""
+    """Map narrow and its gradient; the dim may be cut if it is taken whole, or within its bounds."""
     whole = view.inputs[0] if "like_0" not in view.inputs else "like_0"
     axis = _axis(view, whole, "dim")
     dims = dim_names(len(view.shape[whole]))
-    if view.attr["length"] != view.shape[whole][axis]:
-        dims = _without(dims, axis)
+    size, first, length = view.shape[whole][axis], view.attr["start"], view.attr["length"]
+    pieces = {}
+    if length != size:
+        dims, pieces = _within(dims, axis), {_PIECE: math.gcd(size, first, length)}
     passed = _through_likes(view) if _likes(view) else (linear("in_0"),)
     return IndexMap(
         dict.fromkeys(view.inputs + view.outputs, dims),
         linear=passed,
         shape_only=frozenset(_likes(view)),
+        pieces=pieces,
     )
 
 
-def _narrowed(op: LocalOp, operand: str) -> tuple[slice, ...]:
-    # A cut dim is taken whole, so clipping to the local size is right.
-    axis, first = _axis(op.view, operand, "dim"), op.view.attr["start"]
-    return (*[slice(None)] * axis, slice(first, first + op.view.attr["length"]))
+def _narrowed(op: LocalOp, part: str) -> tuple[slice, ...]:
+    """Return the bounds on a device: of a dim that is cut they shrink as the part that is taken does."""
+    axis = _axis(op.view, part, "dim")
+    length = op.view.shape[part][axis]
+    first = op.view.attr["start"] * length // max(op.view.attr["length"], 1)
+    return (*[slice(None)] * axis, slice(first, first + length))
 
 
 def _narrow(op: LocalOp) -> dict[str, Array]:
-    return {"out_0": op.inputs["in_0"][_narrowed(op, "in_0")]}
+    return {"out_0": op.inputs["in_0"][_narrowed(op, "out_0")]}
 
 
 def _narrow_grad(op: LocalOp) -> dict[str, Array]:
     dx = np.zeros(op.view.shape["dx_0"])
-    dx[_narrowed(op, "dx_0")] = op.inputs["dy_0"]
+    dx[_narrowed(op, "dy_0")] = op.inputs["dy_0"]
     return {"dx_0": dx}
 
 

@@ -34,6 +34,7 @@ def _gather_map(view: OpView) -> IndexMap:
         {"in_0": table, "indices_0": ids, "out_0": rows},
         summed=frozenset({f"d{axis}"}),
         linear=(linear("in_0"),),
+        in_order=frozenset({f"d{axis}"}),
     )
 
 
@@ -55,6 +56,7 @@ def _segment_sum_map(view: OpView) -> IndexMap:
         summed=frozenset(name for name in ids if name is not None),
         linear=(linear("data_0"),),
         shape_only=frozenset({"like_0"}),
+        in_order=frozenset({f"d{view.attr['axis'] % len(table)}"}),
     )
 
 

@@ -7,6 +7,8 @@ positions stay whole in self attention: the same operand holds the rows and the 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from autoddl.sbp.rules.maps import elements
@@ -54,8 +56,9 @@ def _self_grad_flops(view: OpView) -> float:
 
 def _inference_map(view: OpView) -> IndexMap:
     """Map softmax(q k) v: batch and query rows are cut; heads are counted by an attribute."""
-    return index_map("query_0: b m ., key_0: b . ., value_0: b . . -> out_0: b m .",
+    imap = index_map("query_0: b m ., key_0: b . ., value_0: b . . -> out_0: b m .",
                      linear=("value_0",))  # fmt: skip
+    return replace(imap, in_order=frozenset({"m"}))  # of which some see less than others
 
 
 def _heads(op: LocalOp, name: str) -> Array:

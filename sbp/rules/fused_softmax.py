@@ -33,13 +33,15 @@ def random_mask(view: OpView, operand: str, rng: np.random.Generator) -> Array:
     return mask
 
 
-def _map(*texts: str, large: str = "x_0") -> Callable[[OpView], IndexMap]:
+def _map(
+    *texts: str, large: str = "x_0", in_order: tuple[str, ...] = ()
+) -> Callable[[OpView], IndexMap]:
     """Align all operands with `large`, whose last dim stays whole."""
 
     def indices(view: OpView) -> IndexMap:
         dims = {name: _aligned(view, name, large) for name in view.inputs + view.outputs}
         whole_rows = {name: (*named[:-1], None) for name, named in dims.items()}
-        return IndexMap(whole_rows, linear=tuple(map(linear, texts)))
+        return IndexMap(whole_rows, linear=tuple(map(linear, texts)), in_order=frozenset(in_order))
 
     return indices
 
@@ -126,7 +128,9 @@ def _scale_tril_map(view: OpView) -> IndexMap:
     """Map a scaled lower triangle: linear unless something else than zeros fills the rest."""
     dims = _aligned(view, "in_0", "in_0")
     groups = () if _number(view, "fill") else (linear("in_0"),)
-    return IndexMap({"in_0": dims, "out_0": dims}, linear=groups)
+    return IndexMap(
+        {"in_0": dims, "out_0": dims}, linear=groups, in_order=frozenset({"row", "column"})
+    )
 
 
 def _scale_tril(op: LocalOp) -> dict[str, Array]:
@@ -153,9 +157,9 @@ _RULES = {
         _map("dy_0", large="dy_0"), _mask_softmax_dropout_grad, 7
     ),
     "fused_bias_add_scale_mask_softmax_dropout": (_map(), _mask_softmax_dropout, 9),
-    "fused_tril_scale_softmax_mask_scale": (_map(), _tril_softmax, 8),
+    "fused_tril_scale_softmax_mask_scale": (_map(in_order=("row",)), _tril_softmax, 8),
     "fused_tril_scale_softmax_mask_scale_grad": (
-        _map("dy_0", large="dy_0"), _tril_softmax_grad, 7
+        _map("dy_0", large="dy_0", in_order=("row",)), _tril_softmax_grad, 7
     ),
 }  # fmt: skip
 

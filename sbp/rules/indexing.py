@@ -56,6 +56,7 @@ def _along_dim(table: str, ids: str, rows: str) -> Callable[[OpView], IndexMap]:
             summed=frozenset({"row" if is_gather else "i"}),
             linear=(linear(table if is_gather else rows),),
             shape_only=likes,
+            in_order=frozenset({"row"}),
         )
 
     return indices
@@ -100,6 +101,7 @@ def _gather_nd_map(view: OpView) -> IndexMap:
         {"params_0": table, "indices_0": places, "out_0": rows},
         summed=frozenset(name for name in dim_names(ids[-1], "row") if name is not None),
         linear=(linear("params_0"),),
+        in_order=frozenset(name for name in dim_names(ids[-1], "row") if name is not None),
     )
 
 
@@ -131,6 +133,7 @@ def _scatter_nd_map(view: OpView) -> IndexMap:
         summed=frozenset(name for name in places if name is not None),
         linear=(linear("updates_0"),),
         shape_only=likes,
+        in_order=frozenset(name for name in dim_names(ids[-1], "row") if name is not None),
     )
 
 
@@ -162,6 +165,7 @@ def _batch_gather_map(view: OpView) -> IndexMap:
         {"in_0": table, "indices_0": ids, "out_0": rows},
         summed=frozenset({"row"}),
         linear=(linear("in_0"),),
+        in_order=frozenset({"row"}),
     )
 
 
@@ -180,6 +184,7 @@ def _batch_sum_map(view: OpView) -> IndexMap:
         {"data_0": rows, "segment_ids_0": ids, "out_0": table},
         summed=frozenset({"i"}),
         linear=(linear("data_0"),),
+        in_order=frozenset({"row"}),
     )
 
 
@@ -209,6 +214,7 @@ def _embedding_map(view: OpView) -> IndexMap:
         {"indices_0": ids, "weight_0": ("row", "d"), "out_0": (*ids, "d")},
         summed=frozenset({"row"}),
         linear=(linear("weight_0"),),
+        in_order=frozenset({"row"}),
     )
 
 
@@ -232,6 +238,7 @@ def _embedding_grad_map(view: OpView) -> IndexMap:
         summed=frozenset(name for name in ids if name is not None),
         linear=(linear("dy_0"),),
         shape_only=frozenset({"weight_0"}),
+        in_order=frozenset({"row"}),
     )
 
 

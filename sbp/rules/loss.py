@@ -35,13 +35,21 @@ def _nll_map(view: OpView) -> IndexMap:
     """Map nll: it sums over the classes; the weight of a row does not depend on the input."""
     weight = (linear("weight_0"),) if "weight_0" in view.inputs else ()
     return IndexMap(
-        _nll_dims(view), summed=frozenset({"c"}), linear=(linear("input_0 -> output_0"), *weight)
+        _nll_dims(view),
+        summed=frozenset({"c"}),
+        linear=(linear("input_0 -> output_0"), *weight),
+        in_order=frozenset({"c"}),
     )
 
 
 def _nll_grad_map(view: OpView) -> IndexMap:
     groups = [linear(name) for name in ("out_grad_0", "weight_0") if name in view.inputs]
-    return IndexMap(_nll_dims(view), linear=tuple(groups), shape_only=frozenset({"input_0"}))
+    return IndexMap(
+        _nll_dims(view),
+        linear=tuple(groups),
+        shape_only=frozenset({"input_0"}),
+        in_order=frozenset({"c"}),
+    )
 
 
 def _one_hot(op: LocalOp, like: str) -> Array:

@@ -103,6 +103,12 @@ class IndexMap:
     which the op does not sum either, do not depend on it and stay B. `own` operands that lack an
     approximate index that is cut differ between devices (OWN): every device has its own.
 
+    A cut may have a stride (`strided_cuts`), the same on all operands of one length, but for the indices
+    `in_order`, along which the op looks at where elements lie. Operands that are `flat` have the same
+    elements in one order, whatever their shapes (a reshape), so a cut of one is a cut of all. `pieces`
+    are indices that run along pieces of different length, and a length that divides all their ends (of
+    slices, and of what is concatenated): only what a cut does within this length is the same on all.
+
     Index names are labels, too: give two situations that an engine treats differently two names.
     """
 
@@ -116,6 +122,9 @@ class IndexMap:
     added: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
     own: frozenset[str] = frozenset()
+    in_order: frozenset[str] = frozenset()
+    flat: frozenset[str] = frozenset()
+    pieces: Mapping[str, int] = field(default_factory=dict)
 
 
 def index_map(
@@ -251,10 +260,10 @@ def labelled(view: OpView, *, allow: frozenset[str] = frozenset()) -> dict[str, 
     if rule is None:
         return found
     imap = rule.indices(view)
-    _check_fits(view, imap)
+    check_fits(view, imap)
     names = {i for dims in imap.dims.values() for i in dims if i is not None}
-    for index in sorted(names):
-        cut = _cut(view, imap, index)
+    for index in sorted(names - imap.pieces.keys()):
+        cut = cut_along(view, imap, index)
         if cut is not None and imap.approximate.get(index, "") in {"", *allow}:
             found[f"cut {index}"] = cut
     for group in imap.linear:
@@ -281,7 +290,8 @@ def _parts(label: str) -> tuple[str, ...]:
     return (label, *label.split(" + ")) if " + " in label else (label,)
 
 
-def _cut(view: OpView, imap: IndexMap, index: str) -> Signature | None:
+def cut_along(view: OpView, imap: IndexMap, index: str) -> Signature | None:
+    """Return the signature that cuts an index, None where an output that lacks it has no state then."""
     signature = {}
     for name in view.inputs + view.outputs:
         dims = imap.dims[name]
@@ -309,7 +319,8 @@ def _reduced(imap: IndexMap, index: str) -> Sbp | None:
     return P_MIN if index in imap.minned else None
 
 
-def _check_fits(view: OpView, imap: IndexMap) -> None:
+def check_fits(view: OpView, imap: IndexMap) -> None:
+    """Raise RuleError where a map does not name the dims of every operand."""
     for name in view.inputs + view.outputs:
         if name not in imap.dims or len(imap.dims[name]) != len(view.shape[name]):
             raise RuleError(

@@ -57,7 +57,7 @@ def _class_number(view: OpView, operand: str, rng: np.random.Generator) -> Array
 def _one_hot_map(view: OpView) -> IndexMap:
     """Map one_hot: a device may also answer for some of the numbers (index c) only."""
     rows = dim_names(len(view.shape["indices_0"]))
-    return IndexMap({"indices_0": rows, "out_0": (*rows, "c")})
+    return IndexMap({"indices_0": rows, "out_0": (*rows, "c")}, in_order=frozenset({"c"}))
 
 
 def _one_hot(op: LocalOp) -> dict[str, Array]:

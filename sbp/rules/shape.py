@@ -56,9 +56,10 @@ def _reshape_map(view: OpView) -> IndexMap:
     dims: dict[str, Dims] = {"in_0": tuple(left), "out_0": tuple(right)}
     likes = frozenset({"like_0"} & set(view.inputs))
     dims |= dict.fromkeys(likes, tuple(right))
+    flat = frozenset(dims)
     # The same with another label, since an engine may treat 0-d tensors differently.
     group = linear("in_0" if source else "in_0 -> out_0")
-    return IndexMap(dims, linear=(group,), shape_only=likes)
+    return IndexMap(dims, linear=(group,), shape_only=likes, flat=flat)
 
 
 def _reshape(op: LocalOp) -> dict[str, Array]:
@@ -76,33 +77,52 @@ def _transpose(op: LocalOp) -> dict[str, Array]:
 
 
 def _slice_map(whole: str, part: str) -> Callable[[OpView], IndexMap]:
-    """Map a slice (or its gradient): only dims that are taken whole may be cut."""
+    """Map a slice (or its gradient): dims are cut that are taken whole, others within their bounds."""
 
     def indices(view: OpView) -> IndexMap:
+        names = _whole_dims(view, whole)
         sizes, attr = view.shape[whole], view.attr
         bounds = zip(attr["start"], attr["stop"], attr["step"], sizes, strict=True)
-        dims = tuple(
-            f"d{i}" if (start, step) == (0, 1) and stop == size else None
+        pieces = {
+            f"p{i}": math.gcd(start, stop, size)
             for i, (start, stop, step, size) in enumerate(bounds)
-        )
-        return IndexMap({whole: dims, part: dims}, linear=(linear(view.inputs[0]),))
+            if names[i] is None and step == 1 and 0 <= start < stop <= size
+        }
+        dims = tuple(f"p{i}" if f"p{i}" in pieces else name for i, name in enumerate(names))
+        return IndexMap({whole: dims, part: dims}, linear=(linear(view.inputs[0]),), pieces=pieces)
 
     return indices
 
 
-def _slices(op: LocalOp) -> tuple[slice, ...]:
-    # A cut dim is taken whole, so clipping its stop to the local size is right.
+def _whole_dims(view: OpView, whole: str) -> Dims:
+    """Name the dims that a slice takes whole."""
+    sizes, attr = view.shape[whole], view.attr
+    bounds = zip(attr["start"], attr["stop"], attr["step"], sizes, strict=True)
+    return tuple(
+        f"d{i}" if (start, step) == (0, 1) and stop == size else None
+        for i, (start, stop, step, size) in enumerate(bounds)
+    )
+
+
+def _slices(op: LocalOp, part: str) -> tuple[slice, ...]:
+    """Return the bounds on a device: of a dim that is cut they shrink as the part that is taken does."""
     attr = op.view.attr
-    return tuple(map(slice, attr["start"], attr["stop"], attr["step"]))
+    bounds = zip(attr["start"], attr["stop"], attr["step"], op.view.shape[part], strict=True)
+    return tuple(
+        slice(first * n // max(stop - first, 1), first * n // max(stop - first, 1) + n)
+        if step == 1
+        else slice(first, stop, step)  # taken whole, or not cut
+        for first, stop, step, n in bounds
+    )
 
 
 def _slice(op: LocalOp) -> dict[str, Array]:
-    return {"y_0": op.inputs["x_0"][_slices(op)]}
+    return {"y_0": op.inputs["x_0"][_slices(op, "y_0")]}
 
 
 def _slice_grad(op: LocalOp) -> dict[str, Array]:
     dx = np.zeros(op.view.shape["dx_0"])
-    dx[_slices(op)] = op.inputs["dy_0"]
+    dx[_slices(op, "dy_0")] = op.inputs["dy_0"]
     return {"dx_0": dx}
 
 
@@ -111,18 +131,21 @@ def _slice_update_map(view: OpView) -> IndexMap:
 
     Each device then replaces what lies in its shard.
     """
-    value = _slice_map("ref_0", "value_0")(view).dims["value_0"]
+    value = _whole_dims(view, "ref_0")
     names = tuple(f"u{i}" if name is None else name for i, name in enumerate(value))
     return IndexMap(
-        {"ref_0": names, "value_0": value, "y_0": names}, linear=(linear("ref_0 value_0"),)
+        {"ref_0": names, "value_0": value, "y_0": names},
+        linear=(linear("ref_0 value_0"),),
+        in_order=frozenset(names) - frozenset(value),
     )
 
 
 def _slice_update(op: LocalOp) -> dict[str, Array]:
     y, value = op.inputs["ref_0"].copy(), op.inputs["value_0"]
     places, parts = [], []
-    for i, bounds in enumerate(_slices(op)):
-        at = np.arange(bounds.start, bounds.stop, bounds.step)
+    bounds = zip(op.view.attr["start"], op.view.attr["stop"], op.view.attr["step"], strict=True)
+    for i, each in enumerate(bounds):
+        at = np.arange(*each)
         if len(at) == value.shape[i]:
             at = at - op.start["ref_0"][i]
         else:  # value is cut, too, so that the dim is replaced as a whole

@@ -54,6 +54,7 @@ def _grad_map(view: OpView) -> IndexMap:
             "prediction_diff_0": (*rows, "c"),
         },
         linear=(linear("dy_0"), linear("label_0 prob_0")) if dense else (linear("dy_0"),),
+        in_order=frozenset() if dense else frozenset({"c"}),
     )
 
 

@@ -32,6 +32,10 @@ def _part_map(view: OpView) -> IndexMap:
     return IndexMap(same_dims(view, ("out_0",)))
 
 
+def _arange_map(view: OpView) -> IndexMap:
+    return IndexMap(same_dims(view, ("out_0",)), in_order=frozenset({"d0"}))
+
+
 def _arange(op: LocalOp) -> dict[str, Array]:
     """Count from where the device's part starts; the limit follows from the shape."""
     kind = "float" if op.view.attr["dtype"] in FLOATING else "integer"
@@ -48,5 +52,5 @@ def _empty(op: LocalOp) -> dict[str, Array]:
 register(
     OpRule("constant", _constant_map, _constant, no_flops, family="memory", notes=_NOTE),
     OpRule("empty", _part_map, _empty, no_flops, family="memory", notes=_NOTE),
-    OpRule("arange", _part_map, _arange, no_flops, family="memory", notes=_NOTE),
+    OpRule("arange", _arange_map, _arange, no_flops, family="memory", notes=_NOTE),
 )

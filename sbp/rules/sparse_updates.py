@@ -36,7 +36,8 @@ def _map(view: OpView) -> IndexMap:
     uncut: Dims = (None,) * len(view.shape[_INDICES])
     own: dict[str, Dims] = {_INDICES: uncut, _VALUES: (*uncut, *table[1:])}
     rest = {name: (None,) * len(view.shape[name]) for name in view.inputs}
-    return IndexMap(rest | {name: table for name in view.inputs if name in _TABLES} | own)
+    tables = {name: table for name in view.inputs if name in _TABLES}
+    return IndexMap(rest | tables | own, in_order=frozenset({"d0"}))
 
 
 def _on_rows(dense: Callable[[LocalOp], dict[str, Array]]) -> Callable[[LocalOp], dict[str, Array]]:

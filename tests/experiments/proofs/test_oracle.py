@@ -16,6 +16,7 @@ from autoddl.sbp.rules import registry
 from autoddl.sbp.rules.candidates import nd_signatures
 from autoddl.sbp.rules.registry import IndexMap, LocalOp, index_map, linear
 from autoddl.sbp.shares import Cuts, Shares
+from autoddl.sbp.state import S
 from experiments.proofs import oracle
 from experiments.rule_cases import CASES, case, threefold
 
@@ -67,7 +68,7 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
 
 def only(op_type: str) -> oracle.OpResult:
-    (result,) = oracle.run(seed=2, op_types={op_type}).ops
+    (result,) = oracle.run(seed=2, op_types={op_type}, sample=20).ops
     return result
 
 
@@ -94,6 +95,38 @@ def test_a_reference_that_ignores_its_place_is_caught(patched: Callable[..., Non
     patched("gather", reference=forgets_offset)
     result = only("gather")
     assert result.wrong and all("in_0 (" in line and "P" in line for line in result.wrong)
+
+
+def test_a_place_that_is_looked_at_through_strides_is_caught(patched: Callable[..., None]) -> None:
+    rule = registry.find("gather")
+    assert rule is not None
+    whole = rule.indices
+    patched("gather", indices=lambda view: replace(whole(view), in_order=frozenset()))
+    result = only("gather")
+    assert result.wrong
+    assert all("S(" in line.partition(", indices_0")[0] for line in result.wrong)
+
+
+@pytest.mark.parametrize("op_type", ["reshape", "narrow"])
+def test_a_wrong_stride_is_caught(monkeypatch: pytest.MonkeyPatch, op_type: str) -> None:
+    assert not only(op_type).wrong
+    right = oracle.every_strided
+
+    def halved(view: registry.OpView, count: int) -> tuple[registry.Signature, ...]:
+        """Cut the results in strides of half the elements."""
+        outputs = set(view.outputs)
+        return tuple(
+            {
+                n: S(s.dim, s.stride // 2) if n in outputs and s.stride else s
+                for n, s in each.items()
+            }
+            for each in right(view, count)
+            if any((each[name].stride or 1) % 2 == 0 for name in outputs)
+        )
+
+    monkeypatch.setattr(oracle, "every_strided", halved)
+    result = only(op_type)
+    assert result.strided and result.wrong
 
 
 def test_a_missing_cut_is_named(patched: Callable[..., None]) -> None:
@@ -135,6 +168,7 @@ def test_seeds_cases_and_progress() -> None:
     ]  # fmt: skip
     assert runs[0].completeness == 1.0
     fewer = oracle.run(seed=3, op_types=types, cases=cases, sample=2)
+    assert [op.strided for op in fewer.ops] == [2 + 1 + 2, 2 + 1 + 2, 0]  # of 4, of which 8 has one
     # all on 2 devices, two on each other mesh; with one dim there are just B and S0
     assert [op.checked for op in fewer.ops] == [3 + 7 * 2, 2 + 7 * 2, 0]
 
@@ -196,12 +230,12 @@ def test_what_is_reported(patched: Callable[..., None]) -> None:
     relu, tanh = report.rows()
     assert len(relu) == len(report.columns)
     missing = "relu[4x8]: x_0 S0 -> y_0 S0"
-    assert (relu[0], relu[1], *relu[4:]) == ("relu", "1", "2", "3", missing)
-    assert (tanh[0], *tanh[3:]) == ("tanh", "0", "3", "3", "")
+    assert (relu[0], relu[1], *relu[5:]) == ("relu", "1", "2", "3", missing)
+    assert (tanh[0], *tanh[4:]) == ("tanh", "0", "3", "3", "")
     assert report.missing == (missing,)
     assert report.completeness == 5 / 6
     wrong = len(report.faults)
-    assert wrong > 2 and relu[3] == str(wrong)
+    assert wrong > 2 and relu[4] == str(wrong)
     summary = report.summary()
     assert summary.startswith("2 op types, 2 cases: ")
     assert summary.endswith(
