@@ -45,10 +45,17 @@ def steps_between(
     Local ones, and of others those of which `runs` says so.
     """
     index = {state: i for i, state in enumerate(states)}
+    entries = [
+        (
+            *axis_states(dims),
+            *dict.fromkeys(s for s in along if s.stride is not None and not s.turn),
+        )
+        for along in zip(*states, strict=True)
+    ]
     looks: dict[tuple[str, tuple[int, ...], int], int] = {}
     found = []
     for src in states:
-        for dst in neighbours(src, [axis_states(dims)] * len(mesh)):
+        for dst in neighbours(src, entries):
             step = _primitive(src, dst, mesh) if dst in index else None
             if step is None or not does_run(runs, src, dst, step[0], mesh):
                 continue
@@ -74,7 +81,8 @@ def does_run(
 def _primitive(src: NdSbp, dst: NdSbp, mesh: tuple[Cut, ...]) -> tuple[str, tuple[int, ...]] | None:
     """Return the primitive and its axes that take a state to another of tensors that both cut evenly."""
     dims = 1 + max([sbp.dim for sbp in (*src, *dst)], default=-1)
-    step = boxing(src, dst, (math.prod(map(units, mesh)),) * dims, mesh)
+    length = math.prod([*map(units, mesh), *[sbp.stride or 1 for sbp in (*src, *dst)]])
+    step = boxing(src, dst, (length,) * dims, mesh)
     return None if step is None else (step.primitive, step.axes)
 
 

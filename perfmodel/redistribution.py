@@ -26,13 +26,16 @@ from autoddl.perfmodel.boxing_steps import BoxingSteps, does_run, neighbours, st
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.resources import SERIAL
 from autoddl.sbp.boxing import Boxing, boxing
-from autoddl.sbp.canonical import canonical
+from autoddl.sbp.canonical import canonical, strided_states
 from autoddl.sbp.layout import Path
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.shards import all_states, local_shape
 from autoddl.sbp.state import NdSbp, Sbp, axis_states
 
 Floats = npt.NDArray[np.float64]
+Strided = tuple[tuple[Sbp, ...], ...]
+"""By axis the cuts with strides that tensors have beside plain ones; () for none."""
+_Key = tuple[tuple[int, ...], int, bool, Strided]
 
 # In a queue one collective is taken though several would take half as long: the second of these goes
 # behind all whose order is that of the first (launch_queue), so gradients would be sent after the last.
@@ -60,7 +63,7 @@ class _Boxings(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RedistributionTable:
-    """Costs and paths between all plain states of tensors of one shape.
+    """Costs and paths between all plain states of tensors of one shape, and those `strided` by axis.
 
     `cost[i, j]` is in seconds from `states[i]` to `states[j]`; `hop[i, j]` is the state after the
     first step. Where seconds are weighted, `parts` has those of each resource on the same paths.
@@ -70,6 +73,7 @@ class RedistributionTable:
     states: tuple[NdSbp, ...]
     cost: Floats
     hop: npt.NDArray[np.int32]
+    strided: Strided = ()
     parts: Mapping[str, Floats] = field(default_factory=dict, repr=False)
     _paths: dict[tuple[NdSbp, NdSbp], Path] = field(default_factory=dict, repr=False)
 
@@ -125,8 +129,8 @@ class Redistributor:
         self.mesh, self.profile, self.weights = mesh, profile, weights
         self.engine, self.streams = engine, streams or engine.streams[0]
         self.boxings = BoxingPrices(mesh, profile, queue)
-        self._boxings: dict[tuple[tuple[int, ...], int, bool], _Boxings] = {}
-        self._tables: dict[tuple[tuple[int, ...], int, bool], RedistributionTable] = {}
+        self._boxings: dict[_Key, _Boxings] = {}
+        self._tables: dict[_Key, RedistributionTable] = {}
         self._other: dict[tuple[tuple[int, ...], int, NdSbp, NdSbp], Path] = {}
         self._known_steps: dict[
             tuple[tuple[int, ...], int, NdSbp, bool], list[tuple[NdSbp, float]]
@@ -141,16 +145,17 @@ class Redistributor:
         return found
 
     def table(
-        self, shape: tuple[int, ...], item_bytes: int, *, own: bool = False
+        self, shape: tuple[int, ...], item_bytes: int, *, own: bool = False, strided: Strided = ()
     ) -> RedistributionTable:
         """Return the table of tensors with this logical shape and element size in bytes.
 
         With `own` it has the states of values that differ between devices, too; they stay among
-        themselves, at infinite cost to any other.
+        themselves, at infinite cost to any other. `strided` cuts are those of each axis alone
+        (sbp.canonical.strided_states).
         """
-        key = (shape, item_bytes, own)
+        key = (shape, item_bytes, own, strided)
         if key not in self._tables:
-            self._tables[key] = self._build(shape, item_bytes, own)
+            self._tables[key] = self._build(key)
         return self._tables[key]
 
     def path(self, shape: tuple[int, ...], item_bytes: int, src: NdSbp, dst: NdSbp) -> Path:
@@ -198,8 +203,9 @@ class Redistributor:
         parts = self.boxings.least_parts(self.boxings.way(step, item_bytes), seconds)
         return self.weights[SERIAL] * seconds + sum(self.weights[r] * s for r, s in parts)
 
-    def _build(self, shape: tuple[int, ...], item_bytes: int, own: bool) -> RedistributionTable:
-        one = self._between_all(shape, item_bytes, own)
+    def _build(self, key: _Key) -> RedistributionTable:
+        shape, item_bytes, _, strided = key
+        one = self._between_all(key)
         count, steps = len(one.states), one.steps
         direct = np.full((count, count), np.inf)
         split = {} if self.weights is None else one.parts(self.boxings, item_bytes)
@@ -218,20 +224,22 @@ class Redistributor:
             hop = np.where(takes, np.arange(count, dtype=hop.dtype), hop)
             cost = np.where(np.isfinite(cost), _along(hop, at_once), np.inf)
         if self.weights is None:
-            return RedistributionTable(shape, one.states, cost, hop)
+            return RedistributionTable(shape, one.states, cost, hop, strided)
         parts = {}
         for resource, seconds in split.items():
             single = np.zeros((count, count))
             single[steps.before, steps.after] = seconds
             parts[resource] = _along(hop, single)
-        return RedistributionTable(shape, one.states, cost, hop, parts)
+        return RedistributionTable(shape, one.states, cost, hop, strided, parts)
 
-    def _between_all(self, shape: tuple[int, ...], item_bytes: int, own: bool) -> _Boxings:
+    def _between_all(self, key: _Key) -> _Boxings:
         """Return all boxings of a tensor with their seconds, however these are weighted."""
-        key = (shape, item_bytes, own)
         if key not in self._boxings:
-            any_order = self.engine.limits.any_order
-            states = tuple(all_states(shape, self.mesh.cuts, own=own, any_order=any_order))
+            shape, item_bytes, own, strided = key
+            how = {"own": own, "any_order": self.engine.limits.any_order}
+            states = tuple(all_states(shape, self.mesh.cuts, **how))
+            if strided:
+                states += tuple(strided_states(shape, self.mesh.cuts, strided, **how))
             steps = steps_between(states, len(shape), self.mesh.cuts, self.streams.boxes)
             elements = [math.prod(local_shape(shape, s, self.mesh.cuts) or ()) for s in states]
             looks = [(primitive, axes, elements[n]) for primitive, axes, n in steps.looks]

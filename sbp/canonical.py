@@ -129,13 +129,13 @@ def joined(cuts: Sequence[Sbp], shape: Sequence[int], mesh: Cuts) -> NdSbp | Non
 
 def strided_states(
     shape: Sequence[int], mesh: Cuts, strided: Sequence[Collection[Sbp]], *,
-    own: bool = False, any_order: bool = False,
+    partial: bool = True, own: bool = False, any_order: bool = False,
 ) -> Iterator[NdSbp]:  # fmt: skip
     """Yield the states that have these cuts with strides along the axes, beside plain ones; each once.
 
     Axes cut in the mesh's order, but for what without strides has another one, if `any_order`.
     """
-    plain = axis_states(len(shape), own=own)
+    plain = axis_states(len(shape), partial=partial, own=own)
     options = [
         (*plain, *some) if places(cut) > 1 else (B,)
         for cut, some in zip(mesh, strided, strict=True)

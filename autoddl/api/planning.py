@@ -52,6 +52,7 @@ def optimize(
     duplex: bool | str = False,
     fusion: str | None = None,
     shares: bool | str = AUTO,
+    strides: bool | str = AUTO,
     parts: str = AUTO,
     trials: int | Trials | None = None,
     progress: Callable[[float, float], None] | None = None,
@@ -129,6 +130,9 @@ def optimize(
         shares: "auto" lets devices of several kinds have unlike shares of what is cut, in whole units
             such as 3/1, where the engine can, and these are searched as long again; False does not.
             Shares can be given with the mesh as well, also for devices that are all alike.
+        strides: "auto" lets cuts be in turns of a few elements, such as the heads of a projection that
+            is read as (3, heads, size), where the engine can, and is searched as long again; True does so
+            or is an error; False does not.
         parts: whether stages are on "equal" parts of the devices, or on "any": of unlike sizes and
             meshes. "auto" is any where devices are of several kinds, else equal. "free" stages are equal,
             too, but need not be cuts of the order in which ops are captured: branches may part.

@@ -177,6 +177,8 @@ class Limits(NamedTuple):
     """Whether axes may have shares: unlike parts of a cut for unlike devices."""
     clips_stages: bool = True
     """Whether gradients of several stages may be clipped by a norm, which is of all of them."""
+    strides: bool = False
+    """Whether cuts may have strides (sbp.state)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,6 +210,11 @@ class EngineModel:
         Papers price each collective by itself, so there is no queue.
         """
         limits = self.limits._replace(
-            any_order=True, one_axis=frozenset(), refused={}, writes_once=frozenset(), shares=True
+            any_order=True,
+            one_axis=frozenset(),
+            refused={},
+            writes_once=frozenset(),
+            shares=True,
+            strides=True,
         )
         return replace(self, name=None, limits=limits, collectives={})

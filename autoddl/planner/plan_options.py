@@ -105,6 +105,7 @@ class Options:
     shares: bool | str = _where(
         AUTO, "are 'auto' and False", lambda v: v is False or (isinstance(v, str) and v == AUTO)
     )  # fmt: skip
+    strides: bool | str = _flag(AUTO, AUTO)
     parts: str = _where(
         AUTO,
         f"are '{AUTO}', '{EQUAL}', '{FREE}' and '{ANY}'",

@@ -60,6 +60,12 @@ class Request(Options):
         return self.most_axes or self.engine.limits.axes
 
     @property
+    def may_stride(self) -> bool:
+        """Tell whether a search chooses cuts with strides, too."""
+        chooses = self.search in SOLVERS and self.search not in (HAP, HIDUP)
+        return chooses and self.strides is not False and self.engine.limits.strides
+
+    @property
     def whole_mesh(self) -> Mesh:
         """Return all devices as one mesh of the cluster's levels; as one axis where nodes are unlike."""
         flat = Mesh((Axis(self.cluster.levels[0].name, self.cluster.size),))
@@ -79,12 +85,13 @@ class Request(Options):
 
     def problem(
         self, mesh: Mesh, part: Program | None = None, kinds: Collection[str] | None = None,
-        *, ways: Sequence[StreamUse] = (),
+        *, ways: Sequence[StreamUse] = (), strides: bool = False,
     ) -> CostNetwork:  # fmt: skip
         """Return the problem of the program on a mesh, or of one micro-batch of it.
 
         Devices are of these `kinds`, by default of all that the cluster has; on a mesh with shares one is
         told for each device. Boxings run in the first of `ways`, by default of those without stages.
+        With `strides` cuts may have them.
 
         Raises:
             AutoDDLError: there is none, or boxings can't run on such a mesh in any of these ways.
@@ -110,6 +117,7 @@ class Request(Options):
             streams=ways[0],
             launch=self.launch,
             kinds=tuple(told) if unlike else (),
+            strides=strides,
         )
 
 
@@ -137,6 +145,11 @@ def read(
         asked = replace(asked, micro_batches=accumulated)
     asked = _without_contradiction(asked, staged)
     _check_fusion(engine, asked, program.device)
+    if asked.strides is True and not engine.limits.strides:
+        raise AutoDDLError(
+            f"strides: got True with {engine.title}, which cuts a dim into one piece for each device; "
+            "allowed are 'auto' and False, or engine=None"
+        )
     ways = _ways(engine, asked, program.device, staged)
     if asked.mesh is None and cluster is None:
         raise AutoDDLError(

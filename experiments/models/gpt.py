@@ -35,11 +35,17 @@ SIZES = {
 
 
 class CausalAttention(nn.Module):
-    """Softmax attention over `heads` heads; q, k and v come from one projection."""
+    """Softmax attention over `heads` heads; q, k and v come from one projection.
 
-    def __init__(self, width: int, heads: int, *, dropout: float = 0.0) -> None:
+    Its result is (heads, 3, size), so that a cut into devices is one of heads, or (3, heads, size) with
+    `three_first`, as in GPT-2.
+    """
+
+    def __init__(
+        self, width: int, heads: int, *, dropout: float = 0.0, three_first: bool = False
+    ) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.three_first = heads, three_first
         self.drop = nn.Dropout(dropout)
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
@@ -47,8 +53,12 @@ class CausalAttention(nn.Module):
     def forward(self, x: flow.Tensor) -> flow.Tensor:
         batch, length, width = x.shape
         size = width // self.heads
-        qkv = self.qkv(x).reshape(batch, length, self.heads, 3 * size).permute(0, 2, 1, 3)
-        q, k, v = (qkv[..., i * size : (i + 1) * size] for i in range(3))
+        if self.three_first:
+            qkv = self.qkv(x).reshape(batch, length, 3, self.heads, size).permute(2, 0, 3, 1, 4)
+            q, k, v = qkv[0], qkv[1], qkv[2]
+        else:
+            qkv = self.qkv(x).reshape(batch, length, self.heads, 3 * size).permute(0, 2, 1, 3)
+            q, k, v = (qkv[..., i * size : (i + 1) * size] for i in range(3))
         scores = flow.matmul(q, k.transpose(-1, -2)) * (1.0 / math.sqrt(size))
         mixed = flow.matmul(self.drop(flow.softmax(scores, dim=-1)), v)
         return self.proj(mixed.permute(0, 2, 1, 3).reshape(batch, length, width))
@@ -60,10 +70,12 @@ class CausalBlock(nn.Module):
     `dropout` is that of both results and of the weights of attention.
     """
 
-    def __init__(self, width: int, heads: int, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self, width: int, heads: int, *, dropout: float = 0.0, three_first: bool = False
+    ) -> None:
         super().__init__()
         self.ln1 = nn.LayerNorm(width)
-        self.attention = CausalAttention(width, heads, dropout=dropout)
+        self.attention = CausalAttention(width, heads, dropout=dropout, three_first=three_first)
         self.drop = nn.Dropout(dropout)
         self.ln2 = nn.LayerNorm(width)
         self.fc1 = nn.Linear(width, 4 * width)
@@ -87,12 +99,16 @@ class GPT(nn.Module):
         sequence: int,
         vocabulary: int,
         dropout: float = 0.0,
+        three_first: bool = False,
     ) -> None:
         super().__init__()
         self.drop = nn.Dropout(dropout)
         self.token = nn.Embedding(vocabulary, width)
         self.position = nn.Parameter(flow.zeros(sequence, width))
-        blocks = [CausalBlock(width, heads, dropout=dropout) for _ in range(layers)]
+        blocks = [
+            CausalBlock(width, heads, dropout=dropout, three_first=three_first)
+            for _ in range(layers)
+        ]
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)

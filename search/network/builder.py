@@ -14,7 +14,9 @@ from autoddl.engine.model import EngineModel, Limits, StreamUse, counted
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.places import MeshPlace, slowest
 from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.redistribution import Strided
 from autoddl.perfmodel.roofline import OpWork, device_s
+from autoddl.sbp.canonical import strided_states
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Parameter, Program, Tensor
 from autoddl.sbp.program.live_across import kept_flags
@@ -37,6 +39,7 @@ from autoddl.search.network.cost_network import (
 )
 from autoddl.search.network.pins import Pins
 from autoddl.search.network.scopes import factors_of
+from autoddl.search.network.strided import StridedCuts, no_strides, strided_cuts
 
 _T = TypeVar("_T")
 
@@ -55,6 +58,7 @@ def build(
     streams: StreamUse | None = None,
     launch: tuple[int, int] | None = None,
     kinds: tuple[str, ...] = (),
+    strides: bool = False,
 ) -> CostNetwork:
     """Return the problem of planning `program` on `mesh` under `profile`.
 
@@ -63,16 +67,21 @@ def build(
     the approximations that are permitted ("local_batchnorm"). Choices are those that the engine can
     execute; boxings run on these of its `streams`, by default the usual ones. A `launch` has up to so
     many MiB and collectives, by default as many as the engine's. On a mesh with shares `kinds` are those
-    of its devices, by rank.
+    of its devices, by rank. With `strides` there are cuts with strides, too, if the engine has them.
 
     Raises:
         AutoDDLError: a pin matches nothing or can't be.
     """
     setting = Setting(program, mesh, profile, engine, streams or engine.streams[0], launch, kinds)
-    builder = _Builder(program, mesh, setting.places, dict(pin or {}), lists, allow, engine.limits)
+    cuts = strided_cuts(program, mesh, engine.limits) if strides else no_strides(program)
+    builder = _Builder(
+        program, mesh, setting.places, dict(pin or {}), lists, allow, engine.limits, cuts
+    )
     builder.pins.check()
     variables, owned = builder.variables(), bool(allow)
-    factors = factors_of(program, variables, builder.written, setting.redistributor, owned=owned)
+    factors = factors_of(
+        program, variables, builder.written, setting.redistributor, owned=owned, strided=cuts
+    )
     return CostNetwork(setting, variables, factors, builder.written)
 
 
@@ -81,8 +90,9 @@ class _Builder:
 
     def __init__(
         self, program: Program, mesh: Mesh, places: Sequence[MeshPlace], pin: dict[str, str],
-        lists: SignatureLists | None, allow: frozenset[str], limits: Limits,
+        lists: SignatureLists | None, allow: frozenset[str], limits: Limits, strided: StridedCuts,
     ) -> None:  # fmt: skip
+        self.strided = strided
         self.program, self.mesh, self.places, self.lists = program, mesh, places, lists
         self.allow, self.limits = allow, limits
         self.written, self.shared = _written(program)
@@ -120,19 +130,23 @@ class _Builder:
         if name in self.shared:
             return (broadcast(self.mesh.ndim),)
         if pinned is None:
-            any_order = self.limits.any_order
-            return self._cached(
-                ("states", shape),
-                lambda: tuple(
-                    all_states(shape, self.mesh.cuts, partial=False, any_order=any_order)
-                ),
-            )
+            number = self.program.columns.number[name]
+            cuts = self.strided.cuts[int(self.strided.of_tensor[number])]
+            return self._cached(("states", shape, cuts), lambda: self._every_state(shape, cuts))
         if pinned not in all_states(shape, self.mesh.cuts, partial=False):
             raise AutoDDLError(
                 f"pin of {name}: state {pinned} does not cut shape {shape} evenly on mesh "
                 f"{self.mesh}; choose dims that the axes divide"
             )
         return (pinned,)
+
+    def _every_state(self, shape: tuple[int, ...], cuts: Strided) -> tuple[NdSbp, ...]:
+        """Return the states without P of tensors of a shape, those with these cuts last."""
+        mesh, order = self.mesh.cuts, self.limits.any_order
+        plain = all_states(shape, mesh, partial=False, any_order=order)
+        if not cuts:
+            return tuple(plain)
+        return (*plain, *strided_states(shape, mesh, cuts, partial=False, any_order=order))
 
     def _held(self, name: str, states: tuple[str, ...]) -> Domain:
         """Return the form of an input or a parameter with the optimizer states that follow it."""
@@ -157,12 +171,13 @@ class _Builder:
         """Yield the forms of parameters, of which many are alike: where none is pinned or shared."""
         columns, known = self.program.columns, dict[object, Domain]()
         number, form = columns.number, columns.form.tolist()
-        place, kinds = columns.place, columns.kind.tolist()
+        place, ops = columns.place, self.program.ops
         for parameter in parameters:
             tensors = (parameter.tensor, *parameter.states)
             special = parameter.tensor if self.pins.states or self.shared else ""
-            kind = -1 if parameter.update is None else kinds[place[parameter.update]]
-            look = special, kind, tuple([form[number[name]] for name in tensors])
+            kind = -1 if parameter.update is None else self._key(ops[place[parameter.update]])
+            strided = int(self.strided.of_tensor[number[parameter.tensor]])
+            look = special, kind, strided, tuple([form[number[name]] for name in tensors])
             if look not in known:
                 known[look] = self._parameter(parameter)
             yield known[look]
@@ -212,7 +227,9 @@ class _Builder:
         sets, live = np.unique(
             np.bincount(outputs.op, lives, minlength=len(alone)), return_inverse=True
         )
-        looks = columns.kind * len(sets) + live
+        looks = (columns.kind * len(self.strided.signatures) + self.strided.of_op) * len(
+            sets
+        ) + live
         looks[alone] = -1 - np.flatnonzero(alone)
         _, first, found = np.unique(looks[ops], return_index=True, return_inverse=True)
         order = first.argsort()
@@ -236,9 +253,10 @@ class _Builder:
             return broadcast(self.mesh.ndim)
         return self.pins.of(tensor) if tensor in self.written else None
 
-    def _key(self, op: Op) -> Any:
-        columns = self.program.columns
-        return int(columns.kind[columns.place[op.name]])
+    def _key(self, op: Op) -> tuple[int, int]:
+        """Return equal pairs for ops of which all is equal that forms depend on."""
+        place = self.program.columns.place[op.name]
+        return int(self.program.columns.kind[place]), int(self.strided.of_op[place])
 
     def _priced(self, op: Op, kept: tuple[str, ...], fixed: Mapping[str, NdSbp | None]) -> Domain:
         found = tuple(c for c in self._choices(op) if all(c[o] == s for o, s in fixed.items()))
@@ -281,7 +299,13 @@ class _Builder:
         return self._cached(
             ("choices", self._key(op)),
             lambda: choices(
-                self.program, op, self.mesh, self.lists, self.allow, limits=self.limits
+                self.program,
+                op,
+                self.mesh,
+                self.lists,
+                self.allow,
+                limits=self.limits,
+                strided=self.strided.signatures[self._key(op)[1]],
             ),
         )
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from autoddl.engine.model import Limits
 from autoddl.errors import AutoDDLError, RuleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Program
-from autoddl.sbp.rules.candidates import NdSignature, in_any_order, nd_products, nd_signatures
+from autoddl.sbp.rules.candidates import NdSignature, in_any_order, nd_products
 from autoddl.sbp.rules.registry import OpView, Signature, find, signatures
-from autoddl.sbp.state import Sbp
+from autoddl.sbp.state import NdSbp, Sbp
 
 SignatureLists = Callable[[Op, int], tuple[Signature, ...]]
 """The engine's one-axis signatures of an op over a number of devices; () if unknown or not asked."""
@@ -24,13 +24,14 @@ def choices(
     allow: frozenset[str] = frozenset(),
     *,
     limits: Limits,
+    strided: Sequence[Sequence[Signature]] = (),
 ) -> tuple[NdSignature, ...]:
     """Return the signatures among which the search chooses, all-broadcast first.
 
     They are those that an engine of these `limits` can execute, in any order of the axes if that can.
     `lists` knows the engine's own signatures of ops that have no rule (they are all-broadcast where it
     has none) or a user's (of which those are left out that it lacks). `allow` names the approximations
-    that are permitted.
+    that are permitted, `strided` has by axis what there is with strides beside those of the rule.
 
     Raises:
         RuleError: the rule of the op's type can't be used on it.
@@ -51,18 +52,23 @@ def choices(
         if unknown or any(listed):
             ours, join = signatures(view, allow=allow), _merged if unknown else _common
             axes = [join(view, ours, entries) for entries in listed]
-            found = nd_products(view, mesh.cuts, axes, float_operands=floats)
         else:
             refused = limits.refused.get(op.type, frozenset())
-            found = nd_signatures(
-                view, mesh.cuts, float_operands=floats, refused=refused, allow=allow
-            )
+            ours = signatures(view, allow=allow, refused=refused)
+            axes = [(*ours, *some) for some in strided or [()] * mesh.ndim]
+        found = nd_products(view, mesh.cuts, axes, float_operands=floats)
     except (LookupError, TypeError, ValueError) as error:
         raise RuleError(
             f"rule of {op.type}: can't be used on op {op.name} ({error!r}); correct the rule, "
             "or capture the graph again"
         ) from error
-    return in_any_order(found, mesh.cuts) if limits.any_order else found
+    if limits.any_order:
+        return in_any_order(found, mesh.cuts)
+    return tuple(s for s in found if not any(map(_has_turns, s.values()))) if strided else found
+
+
+def _has_turns(state: NdSbp) -> bool:
+    return any(sbp.turn for sbp in state)
 
 
 def _states(view: OpView, signature: Signature) -> tuple[Sbp, ...]:

@@ -22,16 +22,18 @@ from autoddl.search.network.cost_network import (
     ints,
     shared,
 )
+from autoddl.search.network.strided import StridedCuts
 
 
 def factors_of(
     program: Program, variables: Variables, written: Mapping[str, tuple[str, str]],
-    redistributor: Redistributor, *, owned: bool,
+    redistributor: Redistributor, *, owned: bool, strided: StridedCuts,
 ) -> Factors:  # fmt: skip
     """Return a factor for each tensor that some variable makes and some variable reads.
 
     They come in the order in which variables first read them. `written` is as in CostNetwork. Prices
-    have the state OWN where some choice has it, which is looked for where choices may be `owned`.
+    have the state OWN where some choice has it, which is looked for where choices may be `owned`, and
+    those with the cuts that are `strided`.
     Tensors that the runtime makes (the learning rate) are B everywhere and have no factor.
     """
     operands = (*program.columns.operands, TENSOR, GRADIENT)
@@ -47,9 +49,13 @@ def factors_of(
         has_own = np.array([any(OWN in state for state in one) for one in by_choice])
         own[factor[has_own[kind]]] = True
 
-    first, form = distinct(program.columns.form[tensor], own)
-    of = [(program.tensors[tensor[i]], bool(own[i])) for i in first.tolist()]
-    tables = [redistributor.table(one.shape, one.item_bytes, own=its) for one, its in of]
+    cuts = strided.of_tensor[tensor]
+    first, form = distinct(program.columns.form[tensor], own, cuts)
+    of = [(program.tensors[tensor[i]], bool(own[i]), strided.cuts[cuts[i]]) for i in first.tolist()]
+    tables = [
+        redistributor.table(one.shape, one.item_bytes, own=its, strided=some)
+        for one, its, some in of
+    ]
     first, states = distinct(kind, form[factor])
     which = zip(kind[first].tolist(), form[factor[first]].tolist(), strict=True)
     arrays = [ints([tables[t].index[state] for state in by_choice[k]]) for k, t in which]

@@ -25,4 +25,4 @@ def table(network: CostNetwork, number: int, redistributor: Redistributor) -> Re
     tensor = network.program.tensors[factors.tensor[int((factors.table == number).argmax())]]
     known = factors.tables[number]
     own = OWN in chain(*known.states)
-    return redistributor.table(known.shape, tensor.item_bytes, own=own)
+    return redistributor.table(known.shape, tensor.item_bytes, own=own, strided=known.strided)

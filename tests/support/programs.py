@@ -393,13 +393,21 @@ def batch_matmul(g: Builder, a: str, b: str) -> str:
     return g.back(product(a, b, (*g.shape(a)[:-1], g.shape(b)[-1])), step)
 
 
-def attention(g: Builder, x: str, heads: int) -> str:
+def attention(g: Builder, x: str, heads: int, *, three_first: bool = False) -> str:
+    """Attend; what the projection makes is (heads, 3, depth), or (3, heads, depth)."""
     batch, length, width = g.shape(x)
     depth = width // heads
     with g.module("qkv"):
         y = linear(g, x, 3 * width)
-    y = transpose(g, reshape(g, y, (batch, length, heads, 3 * depth)), (0, 2, 1, 3))
-    query, key, value = (part(g, y, i * depth, (i + 1) * depth) for i in range(3))
+    if three_first:
+        thirds = [part(g, y, i * width, (i + 1) * width) for i in range(3)]
+        query, key, value = (
+            transpose(g, reshape(g, third, (batch, length, heads, depth)), (0, 2, 1, 3))
+            for third in thirds
+        )
+    else:
+        y = transpose(g, reshape(g, y, (batch, length, heads, 3 * depth)), (0, 2, 1, 3))
+        query, key, value = (part(g, y, i * depth, (i + 1) * depth) for i in range(3))
     scores = batch_matmul(g, query, transpose(g, key, (0, 1, 3, 2)))
     scores_scaled = scaled(g, scores, 1 / sqrt(depth))
     g.back(scores_scaled, lambda d: g.give(scores, lambda: scaled(g, d, 1 / sqrt(depth))))
@@ -470,6 +478,7 @@ def transformer(
     vocabulary: int = 64,
     *,
     optimizer: str = "adam",
+    three_first: bool = False,
 ) -> Program:
     """Return a training step of a pre-norm decoder without mask and dropout (a small GPT)."""
     g = Builder()
@@ -493,7 +502,7 @@ def transformer(
         x = add(g, x, g.parameter("position", (length, width)))
         for number in range(layers):
             with g.module(f"blocks.{number}"):
-                x = block(g, x, heads)
+                x = block(g, x, heads, three_first=three_first)
         with g.module("norm"):
             x = layer_norm(g, x)
         with g.module("head"):
@@ -501,12 +510,12 @@ def transformer(
     return g.program(cross_entropy(g, x, target), optimizer)
 
 
-def block(g: Builder, x: str, heads: int) -> str:
+def block(g: Builder, x: str, heads: int, *, three_first: bool = False) -> str:
     width = g.shape(x)[-1]
     with g.module("ln1"):
         y = layer_norm(g, x)
     with g.module("attention"):
-        y = attention(g, y, heads)
+        y = attention(g, y, heads, three_first=three_first)
     x = residual(g, x, y)
     with g.module("ln2"):
         y = layer_norm(g, x)

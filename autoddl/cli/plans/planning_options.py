@@ -80,6 +80,7 @@ OTHERS = with_options(
            "MIB,N"),
     option("--shares", "unlike shares of cuts for devices of several kinds: auto, no",
            _Word(no=False, auto="auto"), "no|auto"),
+    option("--strides", "cuts in turns of a few elements, for reshapes", _SWITCH, "yes|no|auto"),
     option("--parts", "stages on equal parts of the devices, free of the order of capture there, or on "
            "any; auto", None, "NAME"),
 )  # fmt: skip
@@ -94,7 +95,7 @@ PLANNING = with_options(
 _NAMES = (
     "mesh", "cluster", "profile", "memory", "search", "objective", "engine", "budget", "stop_gap", "seed",
     "pin", "strict", "allow_local_batchnorm", "dropout", "recompute", "pipeline", "micro_batches",
-    "compute_stream", "duplex", "fusion", "parts", "shares",
+    "compute_stream", "duplex", "fusion", "parts", "shares", "strides",
 )  # fmt: skip
 _ANY = "|".join(_NAMES)
 # Such as pipeline=2 and search='exact'; "mesh: got" at the begin; micro_batches, which is no other word.
