@@ -127,6 +127,25 @@ def joined(cuts: Sequence[Sbp], shape: Sequence[int], mesh: Cuts) -> NdSbp | Non
     return None if local_shape(shape, state, mesh) is None else state
 
 
+def apart(state: NdSbp, shape: Sequence[int], mesh: Cuts) -> tuple[Sbp, ...] | None:
+    """Return how each axis of a canonical state cuts alone, of which `joined` makes it; None for none.
+
+    Of (S(0, 4), S(0, 2)) over 2x2 devices the second goes on within 8 elements, as S(0, 4) alone does.
+    """
+    sizes = [places(cut) for cut in mesh]
+    result = [sbp.later(0) if sbp.is_split else sbp for sbp in state]
+    for dim in {sbp.dim for sbp in state if sbp.stride is not None}:
+        weights = _weights(state.cutting(dim), state, shape[dim], sizes)
+        if weights is None:
+            return None
+        period = above = 0
+        for axis in sorted(weights, key=lambda axis: -weights[axis]):
+            top = weights[axis] * sizes[axis]
+            period, above = period if top == above else top, weights[axis]
+            result[axis] = S(dim) if period == shape[dim] else S(dim, period // sizes[axis])
+    return tuple(result)
+
+
 def strided_states(
     shape: Sequence[int], mesh: Cuts, strided: Sequence[Collection[Sbp]], *,
     partial: bool = True, own: bool = False, any_order: bool = False,

@@ -16,7 +16,7 @@ from autoddl.perfmodel.places import MeshPlace, slowest
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.redistribution import Strided
 from autoddl.perfmodel.roofline import OpWork, device_s
-from autoddl.sbp.canonical import strided_states
+from autoddl.sbp.canonical import canonical, strided_states
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Parameter, Program, Tensor
 from autoddl.sbp.program.live_across import kept_flags
@@ -67,17 +67,19 @@ def build(
     the approximations that are permitted ("local_batchnorm"). Choices are those that the engine can
     execute; boxings run on these of its `streams`, by default the usual ones. A `launch` has up to so
     many MiB and collectives, by default as many as the engine's. On a mesh with shares `kinds` are those
-    of its devices, by rank. With `strides` there are cuts with strides, too, if the engine has them.
+    of its devices, by rank. With `strides`, or where pins have some, there are cuts with strides, too, if
+    the engine has them.
 
     Raises:
         AutoDDLError: a pin matches nothing or can't be.
     """
     setting = Setting(program, mesh, profile, engine, streams or engine.streams[0], launch, kinds)
-    cuts = strided_cuts(program, mesh, engine.limits) if strides else no_strides(program)
-    builder = _Builder(
-        program, mesh, setting.places, dict(pin or {}), lists, allow, engine.limits, cuts
-    )
-    builder.pins.check()
+    pins = Pins(program, mesh, dict(pin or {}), strides=engine.limits.strides)
+    pins.check()
+    pinned = list(pins.strided())
+    may = strides or bool(pinned)
+    cuts = strided_cuts(program, mesh, engine.limits, pinned) if may else no_strides(program)
+    builder = _Builder(program, mesh, setting.places, pins, lists, allow, engine.limits, cuts)
     variables, owned = builder.variables(), bool(allow)
     factors = factors_of(
         program, variables, builder.written, setting.redistributor, owned=owned, strided=cuts
@@ -89,14 +91,14 @@ class _Builder:
     """Collect variables; everything that depends on shapes only is computed once per shape."""
 
     def __init__(
-        self, program: Program, mesh: Mesh, places: Sequence[MeshPlace], pin: dict[str, str],
+        self, program: Program, mesh: Mesh, places: Sequence[MeshPlace], pins: Pins,
         lists: SignatureLists | None, allow: frozenset[str], limits: Limits, strided: StridedCuts,
     ) -> None:  # fmt: skip
         self.strided = strided
         self.program, self.mesh, self.places, self.lists = program, mesh, places, lists
         self.allow, self.limits = allow, limits
         self.written, self.shared = _written(program)
-        self.pins = Pins(program, mesh, pin)
+        self.pins = pins
         self.kept = kept_flags(program)
         self.cache: dict[Any, Any] = {}
         self.local = cache(local_shape)
@@ -129,11 +131,13 @@ class _Builder:
         shape, pinned = self.program.tensor[name].shape, self.pins.of(name)
         if name in self.shared:
             return (broadcast(self.mesh.ndim),)
+        cuts = self.strided.cuts[int(self.strided.of_tensor[self.program.columns.number[name]])]
         if pinned is None:
-            number = self.program.columns.number[name]
-            cuts = self.strided.cuts[int(self.strided.of_tensor[number])]
             return self._cached(("states", shape, cuts), lambda: self._every_state(shape, cuts))
-        if pinned not in all_states(shape, self.mesh.cuts, partial=False):
+        mesh = self.mesh.cuts
+        strided = strided_states(shape, mesh, cuts, partial=False) if cuts else ()
+        pinned = canonical(pinned, shape, mesh) if cuts else pinned
+        if pinned not in chain(all_states(shape, mesh, partial=False), strided):
             raise AutoDDLError(
                 f"pin of {name}: state {pinned} does not cut shape {shape} evenly on mesh "
                 f"{self.mesh}; choose dims that the axes divide"

@@ -5,20 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from autoddl.errors import AutoDDLError, shown
+from autoddl.sbp.canonical import apart, canonical
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
-from autoddl.sbp.state import OWN, B, NdSbp, S
+from autoddl.sbp.state import OWN, B, NdSbp, Sbp
 
 
 class Pins:
     """The pins of a program on a mesh; `states` are by pattern."""
 
-    def __init__(self, program: Program, mesh: Mesh, pin: Mapping[str, str]) -> None:
-        self.program, self.mesh = program, mesh
+    def __init__(
+        self, program: Program, mesh: Mesh, pin: Mapping[str, str], *, strides: bool = False
+    ) -> None:
+        self.program, self.mesh, self.strides = program, mesh, strides
         self.states = {pattern: self._parsed(pattern, text) for pattern, text in pin.items()}
 
     def of(self, name: str) -> NdSbp | None:
@@ -35,12 +38,36 @@ class Pins:
         except AutoDDLError as error:
             raise AutoDDLError(f"pin {shown(pattern, 100)}: {error}") from None
         for sbp in state:
-            if sbp not in (B, OWN) and sbp is not S(sbp.dim if sbp.is_split else 0):
+            plain = sbp in (B, OWN) or (sbp.is_split and not sbp.turn and sbp.stride is None)
+            if not (plain or (self.strides and sbp.is_split and not sbp.turn)):
+                without = "" if self.strides else " and, for this engine, without strides"
                 raise AutoDDLError(
                     f"pin {shown(pattern, 100)}: {sbp} in {state}; parameters and inputs are B or "
-                    "S<dim>, in the order of the mesh and without strides"
+                    f"S<dim>, in the order of the mesh{without}"
                 )
         return NdSbp(s if n > 1 else B for s, n in zip(state, self.mesh.shape, strict=True))
+
+    def strided(self) -> Iterator[tuple[str, tuple[Sbp, ...]]]:
+        """Yield the tensors that are pinned to states with strides, with how each axis cuts alone.
+
+        Raises:
+            AutoDDLError: strides do not divide what they cut.
+        """
+        names = [*self.program.inputs, *(p.tensor for p in self.program.parameters)]
+        pinned = [(name, self.of(name)) for name in names] if self.states else []
+        for name, state in pinned:
+            if state is not None and any(sbp.stride is not None for sbp in state):
+                shape, mesh = self.program.tensor[name].shape, self.mesh.cuts
+                try:
+                    cuts = apart(canonical(state, shape, mesh), shape, mesh)
+                except AutoDDLError as error:
+                    raise AutoDDLError(f"pin of {name}: {error}") from None
+                if cuts is None:
+                    raise AutoDDLError(
+                        f"pin of {name}: the cuts of {state} fall across each other; give strides of "
+                        "which one divides the other"
+                    )
+                yield name, cuts
 
     def check(self) -> None:
         """Refuse patterns that match nothing."""

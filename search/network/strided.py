@@ -55,13 +55,28 @@ def no_strides(program: Program) -> StridedCuts:
     return StridedCuts(ops, ((),), tensors, ((),))
 
 
-def strided_cuts(program: Program, mesh: Mesh, limits: Limits) -> StridedCuts:
-    """Return the candidates with strides of a program on a mesh, for an engine of these limits."""
+def strided_cuts(
+    program: Program, mesh: Mesh, limits: Limits, pinned: Sequence[tuple[str, Sequence[Sbp]]] = ()
+) -> StridedCuts:
+    """Return the candidates with strides of a program on a mesh, for an engine of these limits.
+
+    Cuts along each axis that tensors are `pinned` to are spread, too.
+    """
     found = no_strides(program)
     if not limits.strides:
         return found
     sizes = [cut if isinstance(cut, int) else 1 for cut in mesh.cuts]
-    met = {size: _Spread(program, size, limits).run() for size in {*sizes} - {1}}
+    number = program.columns.number
+    given = [
+        (size, number[name], cut)
+        for name, cuts in pinned
+        for size, cut in zip(sizes, cuts, strict=True)
+        if cut.is_split
+    ]
+    met = {
+        size: _Spread(program, size, limits).run([(t, cut) for n, t, cut in given if n == size])
+        for size in {*sizes} - {1}
+    }
     alike: dict[object, int] = {(): 0}
     every_signature: list[Sequence[tuple[Signature, ...]]] = [()]
     cuts: dict[Strided, int] = {(): 0}
@@ -69,7 +84,8 @@ def strided_cuts(program: Program, mesh: Mesh, limits: Limits) -> StridedCuts:
         every = [
             sorted(met[n].of_op.get(op, {}).items(), key=_first) if n > 1 else [] for n in sizes
         ]
-        key = tuple(tuple([key for key, _ in some]) for some in every)
+        names = tuple([operand for operand, _ in program.ops[op].operands])
+        key = names, tuple(tuple([key for key, _ in some]) for some in every)
         if key not in alike:
             every_signature.append([tuple([signature for _, signature in some]) for some in every])
         found.of_op[op] = alike.setdefault(key, len(alike))
@@ -99,9 +115,9 @@ class _Spread:
             for operand, tensor in operands:
                 self.ends[tensor].append((op, operand))
 
-    def run(self) -> _Spread:
-        """Spread the cuts of all contractions."""
-        waiting = list(dict.fromkeys(self._begins()))
+    def run(self, given: Sequence[tuple[int, Sbp]] = ()) -> _Spread:
+        """Spread the cuts of all contractions, and those of tensors that are given."""
+        waiting = list(dict.fromkeys((*given, *self._begins())))
         seen = set(waiting)
         while waiting:
             tensor, cut = waiting.pop()

@@ -45,10 +45,10 @@ class OnMesh:
     @cached_property
     def with_strides(self) -> CostNetwork | None:
         """Return the problem with strides, too; None where no cut has one."""
-        if not self.request.may_stride:
+        if not self.request.may_stride or _has_strides(self.problem):
             return None
         problem = self.request.problem(self.mesh, strides=True)
-        return problem if any(table.strided for table in problem.factors.tables) else None
+        return problem if _has_strides(problem) else None
 
     @cached_property
     def bound_s(self) -> float:
@@ -127,6 +127,10 @@ class WholeStep(Contender):
             known = {name: widened(start, search.network, own) for name, start in starts.items()}
         again = ProblemSearch(own, request, allowance, baselines=known).solution(self.candidate)
         return again if again.judged_s < found.judged_s else found
+
+
+def _has_strides(problem: CostNetwork) -> bool:
+    return any(table.strided for table in problem.factors.tables)
 
 
 def is_settled(problem: CostNetwork, layout: Layout, limit: int) -> bool:

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from autoddl.sbp.canonical import canonical, joined, strided_states
+from autoddl.sbp.canonical import apart, canonical, joined, strided_states
 from autoddl.sbp.numpy_oracle.simulated_tensors import assemble, shard
 from autoddl.sbp.rules.registry import OpView
 from autoddl.sbp.rules.strided_cuts import reshaped, with_cut
@@ -113,3 +113,5 @@ def test_states_with_strides_are_canonical_and_hold_all_elements() -> None:
         np.testing.assert_allclose(
             assemble(shard(array, state, mesh, rng), state, mesh, shape), array
         )
+        again = apart(state, shape, mesh)
+        assert again is not None and joined(again, shape, mesh) == state

@@ -54,6 +54,20 @@ def test_an_engine_without_strides_has_none() -> None:
     assert strided_cuts(THREE_FIRST, Mesh.parse("2"), WHOLE.limits)
 
 
+@pytest.mark.parametrize("mesh", ["4", "2x4"])
+def test_ops_have_signatures_of_their_own_operands(mesh: str) -> None:
+    """Though those of other types may have equal states."""
+    program = transformer(batch=4, length=4, width=16, heads=4, three_first=True)
+    found = strided_cuts(program, Mesh.parse(mesh), WHOLE.limits)
+    assert (
+        len({op.type for op, which in zip(program.ops, found.of_op.tolist(), strict=True) if which})
+        > 5
+    )
+    for op, which in zip(program.ops, found.of_op.tolist(), strict=True):
+        for signature in (s for of_axis in found.signatures[which] for s in of_axis):
+            assert set(signature) == dict(op.operands).keys()
+
+
 @pytest.mark.parametrize("mesh", ["2", "2x2"])
 def test_candidates_are_right_on_simulated_ranks(mesh: str) -> None:
     problem, rng, kinds = network(THREE_FIRST, mesh, strides=True), np.random.default_rng(0), set()
@@ -118,3 +132,27 @@ def test_heads_behind_the_three_cost_no_more_than_before() -> None:
 def test_strides_that_an_engine_lacks_are_refused() -> None:
     with pytest.raises(AutoDDLError, match=r"strides: got True with OneFlow.*allowed"):
         autoddl.optimize(THREE_FIRST, mesh="2", profile=cluster(), strides=True)
+
+
+def test_pins_may_have_strides_that_divide() -> None:
+    pinned = {f"{QKV}.weight": "S(0, 8)"}
+    plan = autoddl.optimize(THREE_FIRST, mesh="2", profile=cluster(), engine=None, pin=pinned)
+    assert plan.variables[f"{QKV}.weight"] == (S(0, 8),)
+    other = {f"{QKV}.weight": "S(0, 3)"}  # which no contraction meets
+    plan = autoddl.optimize(THREE_FIRST, mesh="2", profile=cluster(), engine=None, pin=other)
+    assert plan.variables[f"{QKV}.weight"] == (S(0, 3),)
+
+
+@pytest.mark.parametrize(
+    ("state", "engine", "words"),
+    [
+        ("S(0, 5)", None, r"pin of .*qkv.weight: .* in turns of 5; the stride must divide 24"),
+        ("S(0, 8)", "oneflow", r"S\(0, 8\) in \(S\(0, 8\)\); .* for this engine, without strides"),
+    ],
+)
+def test_bad_strides_get_one_line(state: str, engine: str | None, words: str) -> None:
+    with pytest.raises(AutoDDLError, match=words) as error:
+        autoddl.optimize(
+            THREE_FIRST, mesh="2", profile=cluster(), engine=engine, pin={f"{QKV}.weight": state}
+        )
+    assert "\n" not in str(error.value)
