@@ -188,6 +188,12 @@ class Layout:
         return replace(self, moves=_moves(self.program, items))
 
     @cached_property
+    def has_strides(self) -> bool:
+        """Tell whether some cut has a stride."""
+        states = (state for signature in self.signatures.distinct for state in signature.values())
+        return any(sbp.stride is not None for state in states for sbp in state)
+
+    @cached_property
     def redistributions(self) -> tuple[Redistribution, ...]:
         """Return what readers want in another state, one by one."""
         return _named(self.program, self.moves)

@@ -89,7 +89,10 @@ def reopened(plan: PlanValue, profile: Profile) -> Reopened:
         request = request_of(plan, profile, allowed)
         part = plan.parts[0]
         problem = request.problem(
-            plan.mesh, kinds=part.device_kinds or part.kinds, ways=request.ways
+            plan.mesh,
+            kinds=part.device_kinds or part.kinds,
+            ways=request.ways,
+            strides=part.layout.has_strides,
         )
         try:
             return _chosen(plan, request, problem)

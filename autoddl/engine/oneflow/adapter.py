@@ -44,8 +44,9 @@ class OneFlow:
     )
 
     def dialect_of(self, plan: PlanValue) -> Dialect:
-        by_shares = any(part.mesh.cuts != part.mesh.shape for part in plan.parts)
-        return LOCAL if by_shares else DIALECT
+        parts = plan.parts
+        local = any(p.mesh.cuts != p.mesh.shape or p.layout.has_strides for p in parts)
+        return LOCAL if local else DIALECT
 
     def installed(self) -> bool:
         return find_spec("oneflow") is not None

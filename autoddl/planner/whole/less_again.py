@@ -102,7 +102,8 @@ def with_again(
 ) -> Solution:
     """Return the solution that makes the results of these ops again, in the states of another one."""
     one, program = like.candidate, in_layers(program, again)
-    problem = replace(request, program=program).problem(one.mesh, ways=(one.way,))
+    strides = like.found.assigned(0).layout.has_strides
+    problem = replace(request, program=program).problem(one.mesh, ways=(one.way,), strides=strides)
     if one.way.compute_stream and request.limit_bytes is not None:
         problem = SavedTensors.apply(problem).network
     assigned = Assigned(problem, _in_states_of(like.found.assigned(0), problem))

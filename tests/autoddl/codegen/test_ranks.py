@@ -63,6 +63,7 @@ class Case:
     # In float64 where rounding decides over ReLUs: ResNet, trained alone in float32 with the rows of
     # its batch in another order, has weights that are 3e-6 to 3e-3 off, on some CPUs more than on others.
     double: bool = False
+    strides: bool = False  # random states, with strides
     in_parts: bool = False  # a random plan with statistics of BatchNorm in parts
     grouped: bool = False  # planned for links over which all gathers over shares are grouped
 
@@ -123,6 +124,9 @@ CASES = (
     Case("gpt_by_3_1_then_1", "gpt", "", "", 2, 4, parts=("2:3/1", "1")),
     Case("mlp_by_3_1_x_2_random", "mlp", "2:3/1x2", "", micro_batches=3, sizes=ADAMW),
     Case("mlp_by_2_1_1_grouped", "mlp", "3:2/1/1", "", grouped=True),
+    Case(
+        "gpt_strided", "gpt", "2x2", "", sizes=(("layers", 1), ("three_first", True)), strides=True
+    ),
 )
 Seen = Callable[[Case], list[dict[str, Any]]]
 
@@ -139,7 +143,7 @@ def prepare(case: Case, folder: Path) -> dict[str, Any]:
         graph.model.to(flow.nn.Module).to(flow.float64)
         inputs = tuple(t.to(flow.float64) if t.is_floating_point() else t for t in inputs)
     mesh = case.mesh or "1"  # with parts only the program of this plan is taken
-    if ":" in mesh:
+    if ":" in mesh or case.strides:
         plan = by_shares(autoddl.capture(graph, *inputs), case)
         assert ("grouped=True" in generate(plan)) == case.grouped
     else:
@@ -157,7 +161,9 @@ def prepare(case: Case, folder: Path) -> dict[str, Any]:
     elif case.stages * case.micro_batches > 1:
         plan = in_stages(plan, case.stages, case.micro_batches, case.stage_of)
         plan = recomputing(plan, case.recomputed)
-    (folder / f"{case.name}.py").write_text(generate(plan, checked=case.checked))
+    text = generate(plan, checked=case.checked)
+    assert not case.strides or text.count(", [(2, ") > 1  # on both ways between strides and others
+    (folder / f"{case.name}.py").write_text(text)
     model = graph.model.to(flow.nn.Module)
     seed_weights(model, 0)
     flow.save(model.state_dict(), str(folder / f"{case.name}.weights"))
@@ -198,7 +204,7 @@ def by_shares(program: Program, case: Case) -> Plan:
             program, mesh=case.mesh, search=case.search, engine="script", profile=profile
         )
     parted = with_whole_masks(synchronised(program), alike=SCRIPTS.masks_alike)
-    problem = build(parted, Mesh.parse(case.mesh), profile, engine=SCRIPTS)
+    problem = build(parted, Mesh.parse(case.mesh), profile, engine=SCRIPTS, strides=case.strides)
     return Plan.of(make_plan(problem, problem.result("by hand", random_assignment(problem, 2))))
 
 
@@ -290,11 +296,11 @@ def test_ranks_train_as_one_process(case: Case, seen: Seen, folder: Path) -> Non
     check(case, seen(case), folder)
 
 
-@pytest.mark.parametrize(("mesh", "boxings"), [("2:3/1", 12), ("2:3/1x2", 86)])
-def test_local_tensors_and_their_gradients_move_by_shares(
+@pytest.mark.parametrize(("mesh", "boxings"), [("2:3/1", 12), ("2:3/1x2", 86), ("2x2", 280)])
+def test_local_tensors_and_their_gradients_move(
     mesh: str, boxings: int, on_ranks: RankGroups, tmp_path: Path
 ) -> None:
-    """Between all states that one boxing joins; with slices of whole arrays, on every rank."""
+    """Between all states that one boxing joins, with strides on even meshes; beside whole arrays."""
     found = tmp_path / "moves.json"
     moves = SCRIPT.with_name("local_moves.py")
     on_ranks(moves, found, mesh, ranks=Mesh.parse(mesh).size)

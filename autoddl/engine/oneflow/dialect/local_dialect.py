@@ -1,9 +1,9 @@
-"""Scripts over shares: local tensors, and explicit collectives, each with its dual in the backward pass.
+"""Scripts over shares or with strides: local tensors, and collectives, each with its dual backwards.
 
-Global tensors cut evenly. So every rank holds its shards as local tensors, ops are written with the sizes
-that this rank has, and functions of `runtime.local_model` say what goes between ranks. Autograd knows
-nothing of other ranks: the gradient of what all places of an axis read whole, while they compute
-different parts, is a summand on each, and is added up where it is read.
+Global tensors cut evenly, and each dim into one piece for each device. So every rank holds its shards as
+local tensors, ops are written with the sizes that this rank has, and functions of `runtime.local_model`
+say what goes between ranks. Autograd knows nothing of other ranks: the gradient of what all places of an
+axis read whole, while they compute different parts, is a summand on each, added up where it is read.
 
 Example: y (S0) = matmul(x (S0), w (B)) is `flow.matmul(x, summed_back(w, 0))`.
 """
@@ -22,6 +22,7 @@ from autoddl.engine.oneflow.dialect import script_tables
 from autoddl.engine.oneflow.dialect.op_templates import TEMPLATES
 from autoddl.engine.oneflow.dialect.optimizer_text import optimizer_text, schedule_text
 from autoddl.engine.oneflow.dialect.runtime_source import called, functions_of
+from autoddl.engine.oneflow.dialect.script_dialect import check_states
 from autoddl.engine.oneflow.dialect.script_frame import header, main_function
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
@@ -29,12 +30,12 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shares import Shares
-from autoddl.sbp.state import OWN, B, NdSbp
+from autoddl.sbp.state import OWN, B, NdSbp, Sbp
 
 _FUNCTIONS = (
     "groups", "own", "lengths", "padded", "collective", "summed", "gathered", "sliced", "scattered",
-    "announced", "exchanged", "stretched", "first_only", "along", "dual", "moved", "in_turn", "boxed",
-    "summed_back", "first_turn", "as_local", "as_whole",
+    "announced", "exchanged", "stretched", "first_only", "dealt", "collected", "along", "dual", "moved",
+    "in_turn", "boxed", "summed_back", "first_turn", "as_local", "as_whole",
 )  # fmt: skip
 _CALLED = {
     "part": "module_parameters", "dropped": "local_layers", "whole_batch_norm": "local_layers",
@@ -78,6 +79,16 @@ def _own(sizes: tuple[int, ...], state: NdSbp) -> list[object]:
     ]
 
 
+def _bound(op: ScriptOp, operand: str) -> Callable[[int, int], Expr]:
+    """Write where a piece of a dim begins or ends; each rank has its part of what is cut in turns."""
+
+    def write(place: int, dim: int) -> Expr:
+        axes = op.states[operand].cutting(dim)
+        return call("own", place, *axes) if axes else Expr(literal(place))
+
+    return write
+
+
 def made(whole: w.Write) -> w.Write:
     """Write an op without inputs: all make it whole, and keep what is theirs."""
 
@@ -110,8 +121,14 @@ def counted(op: ScriptOp) -> Expr:
 
 
 def state_text(state: NdSbp) -> str:
-    """Return a state as a list of the dims that axes cut, "[0, B]"."""
-    return f"[{', '.join(str(s.dim) if s.is_split else s.kind for s in state.executed)}]"
+    """Return a state as a list of the dims that axes cut, "[0, B]", with strides "[(0, 64), B]"."""
+    return f"[{', '.join(map(_entry, state.executed))}]"
+
+
+def _entry(sbp: Sbp) -> str:
+    if not sbp.is_split:
+        return sbp.kind
+    return str(sbp.dim) if sbp.stride is None else f"({sbp.dim}, {sbp.stride})"
 
 
 def _boxed(value: Expr, before: NdSbp, after: NdSbp) -> Expr:
@@ -126,6 +143,8 @@ class LocalDialect:
         "reshape": Template(sized("reshape", "in_0", "shape"), "", inline=True),
         "expand": Template(sized("expand", "in_0", "expand_shape"), "", inline=True),
         "scalar_mul": Template(w.scaled, "", inline=True),  # a mean of means is none
+        "slice": Template(lambda op: w.sliced(op, _bound(op, "x_0")), "piece"),
+        "narrow": Template(lambda op: w.narrowed(op, _bound(op, "in_0")), "piece"),
         "nll": Template(counted, "losses"),
         "arange": Template(made(w.made_whole("arange")), "positions"),
         "constant": Template(made(w.made_whole("full")), "constant"),
@@ -137,6 +156,7 @@ class LocalDialect:
 
     def check(self, plan: PlanValue) -> None:
         """Raise AutoDDLError for what local tensors can't be written of."""
+        check_states(plan)
         for op in plan.program.ops:
             if op.phase == "forward":
                 _check_op(op, plan.program.shapes(op), plan.signatures[op.name])

@@ -112,16 +112,23 @@ def _is_linear(op: Op, shape: Mapping[str, tuple[int, ...]]) -> bool:
     )
 
 
-def sliced(op: ScriptOp) -> Expr:
+Bound = Callable[[int, int], Expr]
+"""Writes a place of a dim of the whole tensor."""
+
+
+def _as_it_is(place: int, dim: int) -> Expr:
+    return Expr(literal(place))
+
+
+def sliced(op: ScriptOp, bound: Bound = _as_it_is) -> Expr:
     """Write x[:, 2:4]; dims that are whole are left out after the last cut one."""
     attr, shape = op.op.attr, op.shape["x_0"]
     parts = []
-    for start, stop, step, size in zip(
-        attr["start"], attr["stop"], attr["step"], shape, strict=True
-    ):
+    bounds = zip(attr["start"], attr["stop"], attr["step"], shape, strict=True)
+    for dim, (start, stop, step, size) in enumerate(bounds):
         whole = (start, min(stop, size), step) == (0, size, 1)
-        first = "" if start == 0 else literal(start)
-        last = "" if stop >= size else literal(stop)
+        first = "" if start == 0 else bound(start, dim).text
+        last = "" if stop >= size else bound(stop, dim).text
         parts.append(
             ":" if whole else f"{first}:{last}" + (f":{literal(step)}" if step != 1 else "")
         )
@@ -244,6 +251,8 @@ def clamped(*bounds: str) -> Write:
     return write
 
 
-def narrowed(op: ScriptOp) -> Expr:
+def narrowed(op: ScriptOp, bound: Bound = _as_it_is) -> Expr:
     attr = op.op.attr
-    return call(f"{op.args['in_0'].atom}.narrow", attr["dim"], attr["start"], attr["length"])
+    dim = attr["dim"] % len(op.shape["in_0"])
+    start, length = (bound(attr[name], dim) for name in ("start", "length"))
+    return call(f"{op.args['in_0'].atom}.narrow", attr["dim"], start, length)

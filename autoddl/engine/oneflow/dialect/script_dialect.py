@@ -20,6 +20,19 @@ from autoddl.plan.value import PlanValue
 from autoddl.sbp.state import NdSbp
 
 
+def check_states(plan: PlanValue) -> None:
+    """Raise AutoDDLError where axes cut in another order than the mesh's, or sums are none."""
+    states = [*plan.variables.items(), *((i.name, i.state) for i in plan.inputs)]
+    for op, signature in plan.signatures.items():
+        states += [(f"{operand} of {op}", state) for operand, state in signature.items()]
+    for where, state in states:
+        if any(s.turn or (s.is_partial and s.reduction != "sum") for s in state):
+            raise AutoDDLError(
+                f"codegen: {where} is in state {state}; scripts have S(dim) in the mesh's order, B and "
+                "P(sum) only: plan with engine='oneflow' or engine='script'"
+            )
+
+
 class OneFlowDialect:
     """See Dialect."""
 
@@ -28,17 +41,7 @@ class OneFlowDialect:
 
     def check(self, plan: PlanValue) -> None:
         """Raise AutoDDLError where a plan has states that OneFlow has not."""
-        states = [*plan.variables.items(), *((i.name, i.state) for i in plan.inputs)]
-        for op, signature in plan.signatures.items():
-            states += [(f"{operand} of {op}", state) for operand, state in signature.items()]
-        for where, state in states:
-            if any(s.turn or s.stride for s in state) or any(
-                s.is_partial and s.reduction != "sum" for s in state
-            ):
-                raise AutoDDLError(
-                    f"codegen: {where} is in state {state}; OneFlow has S(dim) in the mesh's order, "
-                    "B and P(sum) only: plan with engine='oneflow'"
-                )
+        check_states(plan)
 
     def placement(self, *, staged: bool) -> Expr:
         return Expr("PLACEMENTS[STAGE]" if staged else "PLACEMENT")

@@ -1,7 +1,7 @@
 """What generated scripts execute, as planning sees it: OneFlow's eager ops on local tensors.
 
-They know more than an nn.Graph: any number of axes, and shares of unlike devices. They know less of ops
-that look at where their shard begins: an engine's global tensors tell these, local ones do not.
+They know more than an nn.Graph: any number of axes, shares of unlike devices, and strides. They know less
+of ops that look at where their shard begins: an engine's global tensors tell these, local ones do not.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ SCRIPT: EngineModel = replace(
         writes_once=frozenset(),
         shares=True,
         clips_stages=False,
+        strides=True,
     ),
     streams=(SEPARATE_STREAMS,),
     collectives={},  # eager: each by itself

@@ -17,10 +17,12 @@ import oneflow as flow
 
 from autoddl.engine.oneflow.dialect.runtime import local_model as script
 from autoddl.sbp.boxing import boxing, gathers
+from autoddl.sbp.canonical import strided_states
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.shards import all_states, shard_slices
+from autoddl.sbp.numpy_oracle.simulated_tensors import shard
+from autoddl.sbp.shards import all_states
 from autoddl.sbp.shares import Shares
-from autoddl.sbp.state import NdSbp
+from autoddl.sbp.state import NdSbp, S
 
 SHAPE = (8, 16)
 
@@ -36,6 +38,8 @@ def main(file: Path, mesh: Mesh) -> None:
     script.GROUPS = script.groups(script.RANKS)
     whole = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
     states, wrong, tried = list(all_states(SHAPE, mesh.cuts)), [], 0
+    if mesh.cuts == mesh.shape:
+        states += strided_states(SHAPE, mesh.cuts, [(S(0, 2), S(1, 2))] * mesh.ndim)
     for src, dst in itertools.permutations(states, 2):
         if boxing(src, dst, SHAPE, mesh.cuts) is None:
             continue
@@ -63,7 +67,7 @@ def check(whole: np.ndarray, src: NdSbp, dst: NdSbp, mesh: Mesh, grouped: bool) 
     back = script.as_whole(start.grad, script.dual(before))
     own = made.detach().numpy()
     held = (
-        whole[shard_slices(SHAPE, dst, mesh.cuts, mesh.coords(flow.env.get_rank()))]
+        shard(whole, dst, mesh.cuts, np.random.default_rng(0))[flow.env.get_rank()]
         if not any(s.is_partial for s in dst)
         else own
     )
@@ -77,7 +81,8 @@ def check(whole: np.ndarray, src: NdSbp, dst: NdSbp, mesh: Mesh, grouped: bool) 
 
 def entries(state: NdSbp) -> list[object]:
     """Return a state as scripts write it."""
-    return [s.dim if s.is_split else s.kind for s in state]
+    cuts = [s.dim if s.stride is None else (s.dim, s.stride) for s in state]
+    return [cut if s.is_split else s.kind for s, cut in zip(state, cuts, strict=True)]
 
 
 if __name__ == "__main__":

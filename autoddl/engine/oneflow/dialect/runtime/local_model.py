@@ -148,8 +148,31 @@ def first_only(tensor, axis):
     return tensor.clone() if PLACE[axis] == 0 else flow.zeros_like(tensor)
 
 
+def dealt(tensor, axis, dim, stride):
+    """Return a whole tensor with what each place has in turns of a stride side by side."""
+    turns = (*tensor.shape[:dim], -1, len(SHARES[axis]), stride, *tensor.shape[dim + 1 :])
+    return tensor.reshape(*turns).transpose(dim, dim + 1).reshape(*tensor.shape)
+
+
+def collected(tensor, axis, dim, stride):
+    """Return what `dealt` was given: the elements in their order again."""
+    places = (*tensor.shape[:dim], len(SHARES[axis]), -1, stride, *tensor.shape[dim + 1 :])
+    return tensor.reshape(*places).transpose(dim, dim + 1).reshape(*tensor.shape)
+
+
 def along(tensor, axis, before, after, grouped=False):
-    """Return a tensor whose entry of one axis changes: B, P or the dim that it cuts."""
+    """Return a tensor whose entry of one axis changes: B, P, the dim that it cuts, or (dim, stride).
+
+    A cut with a stride is one without of a tensor whose elements lie in another order.
+    """
+    if isinstance(after, tuple):
+        if before not in (B, P):
+            tensor, before = along(tensor, axis, before, B, grouped), B
+        return along(dealt(tensor, axis, *after), axis, before, after[0])
+    if isinstance(before, tuple):
+        if after not in (B, P):
+            return along(along(tensor, axis, before, B, grouped), axis, B, after)
+        return collected(along(tensor, axis, before[0], after, grouped), axis, *before)
     if before == P:
         return summed(tensor, axis) if after == B else scattered(tensor, axis, after)
     if before == B:
