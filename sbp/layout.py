@@ -190,7 +190,8 @@ class Layout:
     @cached_property
     def has_strides(self) -> bool:
         """Tell whether some cut has a stride."""
-        states = (state for signature in self.signatures.distinct for state in signature.values())
+        distinct = {id(signature): signature for signature in self.signatures.values()}.values()
+        states = {state for signature in distinct for state in signature.values()}
         return any(sbp.stride is not None for state in states for sbp in state)
 
     @cached_property
