@@ -24,7 +24,8 @@ class Candidate:
     """Stages, micro-batches, the mesh of each stage, how boxings run; `duplex`: halves in turn.
 
     No stages stand for any number, on parts of any size of the devices of `mesh`. `in_parts` are
-    BatchNorm and dropout (sbp.rewrites.in_parts), and so many ops are `recomputed`.
+    BatchNorm and dropout (sbp.rewrites.in_parts), so many ops are `recomputed`, and cuts may have
+    `strides`.
     """
 
     stages: int
@@ -34,6 +35,7 @@ class Candidate:
     duplex: bool = False
     in_parts: bool = False
     recomputed: int = 0
+    strides: bool = False
 
     @property
     def place(self) -> tuple[int, int, Mesh]:

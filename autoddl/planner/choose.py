@@ -22,6 +22,7 @@ from autoddl.planner.stages.staged_trial import staged_trials
 from autoddl.planner.whole.halved import can_be_worth, halved
 from autoddl.planner.whole.less_again import with_again, with_less
 from autoddl.planner.whole.whole_step import OnMesh, WholeStep
+from autoddl.planner.whole.with_strides import WITHOUT_STRIDES, with_strides
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.in_parts.sync_batchnorm import synchronised
@@ -58,7 +59,12 @@ def best(request: Request, count: int) -> tuple[PlanValue, ...]:
         AutoDDLError: there is no plan; says what is wrong or missing.
     """
     begin = clock_s()
-    race = _raced(request, Race(count), request.budget.begin())
+    race, allowance = Race(count), request.budget.begin()
+    race = _raced(request, race, allowance)
+    if race.best is not None:
+        strided = with_strides(request, race.best, allowance.next(allowance.seconds))
+        if strided is not None:
+            race.enter(strided)
     first = _made(request, race, clock_s() - begin)
     return (first, *_others(request, race, first)[: count - 1]) if count > 1 else (first,)
 
@@ -292,7 +298,9 @@ def _made(request: Request, race: Race, seconds: float) -> PlanValue:
     best, baselines = race.winners[-1], race.winners[0].baselines
     for before, after in pairwise(race.winners):
         name, old, new = ONE_STAGE, before.candidate, after.candidate
-        if new.duplex:
+        if new.strides:
+            name = WITHOUT_STRIDES
+        elif new.duplex:
             name = WHOLE_BATCH
         elif new.pipelined == old.pipelined and _cuts_evenly(old) and not _cuts_evenly(new):
             name = EVEN

@@ -148,7 +148,7 @@ def read(
     if asked.strides is True and not engine.limits.strides:
         raise AutoDDLError(
             f"strides: got True with {engine.title}, which cuts a dim into one piece for each device; "
-            "allowed are 'auto' and False, or engine=None"
+            "allowed are 'auto' and False, or engine='script' or None"
         )
     ways = _ways(engine, asked, program.device, staged)
     if asked.mesh is None and cluster is None:

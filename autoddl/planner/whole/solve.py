@@ -63,7 +63,6 @@ class ProblemSearch:
     ) -> None:
         self.allowance, self.request, self.limit = allowance, request, request.limit_bytes
         starts = _baselines(problem, request.objective, baselines or {})
-        self.network = problem
         waits = problem.compute_stream and self.limit is not None
         self.problem = SavedTensors.apply(problem).network if waits else problem
         self.space = space(self.problem, request.objective)
@@ -87,11 +86,6 @@ class ProblemSearch:
             solver = SOLVERS[request.search]
             self.steps = StepSearch(self.inner, solver, self.assigned, self.limit)
         self.costs_s: list[float] = []  # what searches find
-
-    def known_with(self, solution: Solution, name: str) -> dict[str, Assignment]:
-        """Return a solution, under this name, and the baselines as assignments of the network."""
-        baselines = {each: self.saved.invert(start) for each, start in self.starts.items()}
-        return {name: self.saved.invert(solution.result.assignment), **baselines}
 
     def solution(self, candidate: Candidate) -> Solution:
         """Return what is found for a candidate within memory.

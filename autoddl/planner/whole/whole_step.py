@@ -20,10 +20,8 @@ from autoddl.sbp.rewrites.recomputed_layers import ops_again
 from autoddl.search.baselines import assignments
 from autoddl.search.budget import Allowance
 from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.network.widened import widened
 from autoddl.search.reductions.retabulated import on_streams
 
-WITHOUT_STRIDES = "without strides"  # what a plan with strides had to beat, as a baseline
 LEAST_PART = 0.5  # of the seconds for a mesh that its second streams get, whatever the first took
 
 
@@ -41,14 +39,6 @@ class OnMesh:
     def problem(self) -> CostNetwork:
         """Return the problem with the user's first choice of ways."""
         return self.request.problem(self.mesh)
-
-    @cached_property
-    def with_strides(self) -> CostNetwork | None:
-        """Return the problem with strides, too; None where no cut has one."""
-        if not self.request.may_stride or _has_strides(self.problem):
-            return None
-        problem = self.request.problem(self.mesh, strides=True)
-        return problem if _has_strides(problem) else None
 
     @cached_property
     def bound_s(self) -> float:
@@ -98,39 +88,18 @@ class WholeStep(Contender):
         request, base, ways = self.place.request, self.place.problem, self.place.order
         timed, other = request.timed, self.candidate.way != request.ways_of()[0]
         stream = self.candidate.way.compute_stream
-        search = ProblemSearch(
+        found = ProblemSearch(
             on_streams(base, self.candidate.way) if other else base,
             request,
             allowance,
             baselines=assignments(base) if other and timed else None,
             others=not stream and len(ways) > 1,
-        )
-        found = self._with_strides(search.solution(self.candidate), search, allowance)
+        ).solution(self.candidate)
         settled = found.settled
         if stream and len(ways) > 1 and self.candidate.way == ways[0]:
             layout = found.found.stage_layout(0)
             settled = is_settled(base, layout, request.limit_bytes or 0)
         yield replace(found, settled=settled)
-
-    def _with_strides(
-        self, found: Solution, search: ProblemSearch, allowance: Allowance
-    ) -> Solution:
-        """Return the better of a solution and of what is found from there with strides."""
-        wide = self.place.with_strides
-        if wide is None:
-            return found
-        request, way = self.place.request, self.candidate.way
-        own = wide if way == wide.setting.streams else on_streams(wide, way)
-        known = None
-        if request.timed:
-            starts = search.known_with(found, WITHOUT_STRIDES)
-            known = {name: widened(start, search.network, own) for name, start in starts.items()}
-        again = ProblemSearch(own, request, allowance, baselines=known).solution(self.candidate)
-        return again if again.judged_s < found.judged_s else found
-
-
-def _has_strides(problem: CostNetwork) -> bool:
-    return any(table.strided for table in problem.factors.tables)
 
 
 def is_settled(problem: CostNetwork, layout: Layout, limit: int) -> bool:

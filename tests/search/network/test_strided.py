@@ -110,8 +110,6 @@ def test_no_plan_is_dearer_with_strides(program: Program, mesh: str) -> None:
     )  # fmt: skip
     sums = [p.estimate.compute_s + p.estimate.communication_s for p in (without, plan)]
     assert sums[1] <= sums[0]
-    strided = any("S(" in str(state) for state in plan.variables.values())
-    assert strided == (sums[1] < sums[0]) or not strided
 
 
 def test_heads_behind_the_three_cost_no_more_than_before() -> None:

@@ -42,6 +42,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "--allow-local-batchnorm": {"allow_local_batchnorm": True},
     "--dropout sharded": {"dropout": "sharded"},
     "--recompute none": {"recompute": "none"},
+    "--strides no": {"strides": False},
     "--pipeline 2": {"pipeline": 2},
     "--pipeline auto": {"pipeline": "auto"},
     "--micro-batches 4": {"micro_batches": 4},
@@ -146,6 +147,7 @@ def test_the_program_is_not_written_over(capsys: pytest.CaptureFixture[str]) -> 
         (("--pin", "a=B", "--pin", "a=S0"), "--pin 'a': given twice"),
         (("--pin", "a"), "'a' is no pair such as NAME=STATE"),
         (("--memory", "1KB", "--budget", "0.5"), "memory"),
+        (("--strides", "yes"), "--strides: got True with OneFlow"),
     ],
 )
 def test_wrong_words(
