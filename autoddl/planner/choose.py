@@ -40,6 +40,7 @@ TOO_LARGE = "too many states"
 # What the best plan had to beat, as baselines
 WHOLE_BATCH, ONE_STAGE, IN_PARTS, EVEN = "one batch", "one stage", "in parts", "even cuts"
 NONE_AGAIN, ALL_AGAIN = "nothing again", "whole layers again"
+STRIDES = 0.05  # of the budget, where all else took less: then they get as long as that
 STAGES = 0.5  # of the budget for stages where whole steps have spent it and none of them fits
 # Of the budget for the whole batch where halves may be better, which have twice the ops; and for
 # statistics in parts, which mostly are
@@ -62,7 +63,8 @@ def best(request: Request, count: int) -> tuple[PlanValue, ...]:
     race, allowance = Race(count), request.budget.begin()
     race = _raced(request, race, allowance)
     if race.best is not None:
-        strided = with_strides(request, race.best, allowance.next(allowance.seconds))
+        seconds = max(allowance.spent_s(), STRIDES * allowance.seconds)
+        strided = with_strides(request, race.best, allowance.next(seconds))
         if strided is not None:
             race.enter(strided)
     first = _made(request, race, clock_s() - begin)
