@@ -231,9 +231,8 @@ class _Builder:
         sets, live = np.unique(
             np.bincount(outputs.op, lives, minlength=len(alone)), return_inverse=True
         )
-        looks = (columns.kind * len(self.strided.signatures) + self.strided.of_op) * len(
-            sets
-        ) + live
+        kinds = columns.kind * len(self.strided.signatures) + self.strided.of_op
+        looks = kinds * len(sets) + live
         looks[alone] = -1 - np.flatnonzero(alone)
         _, first, found = np.unique(looks[ops], return_index=True, return_inverse=True)
         order = first.argsort()

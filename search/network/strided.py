@@ -43,10 +43,6 @@ class StridedCuts(NamedTuple):
     of_tensor: Ints
     cuts: Sequence[Strided]
 
-    def __bool__(self) -> bool:
-        """Tell whether there are any."""
-        return len(self.cuts) > 1
-
 
 def no_strides(program: Program) -> StridedCuts:
     """Return that nothing is cut in strides."""

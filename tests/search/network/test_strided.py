@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -50,8 +52,8 @@ def test_only_what_was_met_is_a_candidate() -> None:
 
 
 def test_an_engine_without_strides_has_none() -> None:
-    assert not strided_cuts(THREE_FIRST, Mesh.parse("2"), ONEFLOW.limits)
-    assert strided_cuts(THREE_FIRST, Mesh.parse("2"), WHOLE.limits)
+    assert strided_cuts(THREE_FIRST, Mesh.parse("2"), ONEFLOW.limits).cuts == ((),)
+    assert len(strided_cuts(THREE_FIRST, Mesh.parse("2"), WHOLE.limits).cuts) > 1
 
 
 @pytest.mark.parametrize("mesh", ["4", "2x4"])
@@ -125,6 +127,16 @@ def test_heads_behind_the_three_cost_no_more_than_before() -> None:
     first, without, plan = (p.estimate.communication_s for p in plans)
     assert without > 1.05 * first and plan <= 1.001 * first
     assert B not in plans[2].variables[f"{QKV}.weight"]
+
+
+def test_stages_with_strides_are_not_written(tmp_path: Path) -> None:
+    plan = autoddl.optimize(
+        transformer(batch=4, length=3, width=16, heads=4, three_first=True), mesh="2", pipeline=1,
+        micro_batches=2, profile=cluster(), engine="script", pin={f"{QKV}.weight": "S(0, 8)"},
+    )  # fmt: skip
+    assert plan.parts[0].layout.has_strides
+    with pytest.raises(AutoDDLError, match="strides are not written in stages"):
+        plan.codegen(tmp_path / "script.py")
 
 
 def test_strides_that_an_engine_lacks_are_refused() -> None:

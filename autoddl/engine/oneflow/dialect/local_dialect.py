@@ -157,6 +157,10 @@ class LocalDialect:
     def check(self, plan: PlanValue) -> None:
         """Raise AutoDDLError for what local tensors can't be written of."""
         check_states(plan)
+        if plan.pipelined and any(part.layout.has_strides for part in plan.parts):
+            raise AutoDDLError(
+                "codegen: cuts with strides are not written in stages and micro-batches; pin no strides"
+            )
         for op in plan.program.ops:
             if op.phase == "forward":
                 _check_op(op, plan.program.shapes(op), plan.signatures[op.name])
