@@ -40,7 +40,7 @@ class AskedPlan:
     def pinned(self, states: Mapping[str, NdSbp], mesh: Sequence[int] | None = None) -> AskedPlan:
         """Return the same with variables fixed to the states in which they are held, on a mesh."""
         own = {p.tensor for p in self.program.parameters} - dict(self.program.constants).keys()
-        held = {name: ",".join(map(str, states[name])) for name in sorted(own & states.keys())}
+        held = {name: str(states[name]) for name in sorted(own & states.keys())}
         options = self.options
         options = replace(options, mesh=options.mesh or mesh, pin={**(options.pin or {}), **held})
         return replace(self, options=options)

@@ -35,7 +35,7 @@ from autoddl.search.network.cost_network import (
     ints,
     shared,
 )
-from autoddl.search.network.pins import Pins
+from autoddl.search.network.pins import Pin, Pins, left
 from autoddl.search.network.scopes import factors_of
 
 _T = TypeVar("_T")
@@ -58,7 +58,7 @@ def build(
 ) -> CostNetwork:
     """Return the problem of planning `program` on `mesh` under `profile`.
 
-    `pin` maps name patterns of parameters and inputs to states, e.g. {"*.fc1.weight": "B,S(0)"};
+    `pin` maps name patterns to states, e.g. {"*.fc1.weight": "B,S(0)"} (pins.py);
     `lists` gives the signatures of ops without a rule, which are all-broadcast otherwise; `allow` names
     the approximations that are permitted ("local_batchnorm"). Choices are those that the engine can
     execute; boxings run on these of its `streams`, by default the usual ones. A `launch` has up to so
@@ -70,7 +70,6 @@ def build(
     """
     setting = Setting(program, mesh, profile, engine, streams or engine.streams[0], launch, kinds)
     builder = _Builder(program, mesh, setting.places, dict(pin or {}), lists, allow, engine.limits)
-    builder.pins.check()
     variables, owned = builder.variables(), bool(allow)
     factors = factors_of(program, variables, builder.written, setting.redistributor, owned=owned)
     return CostNetwork(setting, variables, factors, builder.written)
@@ -115,24 +114,20 @@ class _Builder:
         )  # fmt: skip
 
     def _states(self, name: str) -> tuple[NdSbp, ...]:
-        """Return the states without P of a tensor, or its pinned one."""
-        shape, pinned = self.program.tensor[name].shape, self.pins.of(name)
-        if name in self.shared:
-            return (broadcast(self.mesh.ndim),)
-        if pinned is None:
-            any_order = self.limits.any_order
-            return self._cached(
+        """Return the states without P that a tensor may have."""
+        found: tuple[NdSbp, ...] = (broadcast(self.mesh.ndim),)
+        if name not in self.shared:
+            shape, any_order = self.program.tensor[name].shape, self.limits.any_order
+            found = self._cached(
                 ("states", shape),
                 lambda: tuple(
                     all_states(shape, self.mesh.cuts, partial=False, any_order=any_order)
                 ),
             )
-        if pinned not in all_states(shape, self.mesh.cuts, partial=False):
-            raise AutoDDLError(
-                f"pin of {name}: state {pinned} does not cut shape {shape} evenly on mesh "
-                f"{self.mesh}; choose dims that the axes divide"
-            )
-        return (pinned,)
+        pins = [(name, pin) for pin in self.pins.of(name)]
+        if pins:
+            found = tuple(found[i] for i in left(name, [{name: s} for s in found], pins))
+        return found
 
     def _held(self, name: str, states: tuple[str, ...]) -> Domain:
         """Return the form of an input or a parameter with the optimizer states that follow it."""
@@ -160,7 +155,7 @@ class _Builder:
         place, kinds = columns.place, columns.kind.tolist()
         for parameter in parameters:
             tensors = (parameter.tensor, *parameter.states)
-            special = parameter.tensor if self.pins.states or self.shared else ""
+            special = parameter.tensor if self.pins.of_tensor or self.shared else ""
             kind = -1 if parameter.update is None else kinds[place[parameter.update]]
             look = special, kind, tuple([form[number[name]] for name in tensors])
             if look not in known:
@@ -188,9 +183,10 @@ class _Builder:
                 work_at = partial(OpWork.of, self.program, update, signature)
                 seconds.append(slowest(self.places, work_at)[0])
         if not kept:
+            pins = " and ".join(map(str, self.pins.of(parameter.tensor)))
             raise AutoDDLError(
-                f"pin of {parameter.tensor}: its optimizer's op type {update.type} can't update it in "
-                f"state {form.choices[0][TENSOR]}; leave the pin out, or pin it to "
+                f"{pins}: the optimizer of {parameter.tensor}, {update.type} can't update it in state "
+                f"{form.choices[0][TENSOR]}; leave the pin out, or pin it to "
                 f"{','.join('B' * self.mesh.ndim)}"
             )
         allowed = tuple(form.choices[i] for i in kept)
@@ -199,14 +195,16 @@ class _Builder:
     def _ops(self, ops: Ints) -> tuple[list[Domain], Ints]:
         """Return the forms of ops, of which many are alike, and which of them each has.
 
-        A form depends on the op's kind, on which of its results live across the step, and on variables
-        that are updated in place.
+        A form depends on the op's kind, on which of its results live across the step, on pins of these,
+        and on variables that are updated in place.
         """
         columns, outputs = self.program.columns, self.program.columns.outputs
         special = np.zeros(len(columns.form), dtype=np.bool_)
         special[ints([columns.number[name] for name in (*self.written, *self.shared)])] = True
         alone = np.diff(outputs.begin) > MOST_RESULTS
         alone[columns.inputs.op[special[columns.inputs.tensor]]] = True
+        special[ints([columns.number[name] for name in self.pins.of_tensor])] = True
+        alone[outputs.op[special[outputs.tensor]]] = True
         place = np.minimum(np.arange(len(outputs.op)) - outputs.begin[outputs.op], MOST_RESULTS)
         lives = self.kept[outputs.tensor] * 2.0**place
         sets, live = np.unique(
@@ -224,30 +222,24 @@ class _Builder:
     def _op(self, op: Op) -> Domain:
         number = self.program.columns.number
         kept = tuple([o for o, t in op.outputs if self.kept[number[t]]])
-        variables = [(o, t) for o, t in op.inputs if t in self.written or t in self.shared]
-        kept += tuple([o for o, t in variables if self.written.get(t) == (op.name, o)])
-        fixed = tuple([(o, self._fixed(t)) for o, t in variables if self._fixed(t) is not None])
-        key = "op", self._key(op), kept, fixed
-        return self._cached(key, lambda: self._priced(op, kept, dict(fixed)))
-
-    def _fixed(self, tensor: str) -> NdSbp | None:
-        """Return the state that a variable must have where it is updated in place, if it is known."""
-        if tensor in self.shared:
-            return broadcast(self.mesh.ndim)
-        return self.pins.of(tensor) if tensor in self.written else None
+        updated = [(o, t) for o, t in op.inputs if self.written.get(t) == (op.name, o)]
+        kept += tuple([o for o, _ in updated])
+        whole = tuple([o for o, t in op.inputs if t in self.shared])
+        pins = tuple([(o, pin) for o, t in (*op.outputs, *updated) for pin in self.pins.of(t)])
+        key = "op", self._key(op), kept, whole, pins
+        return self._cached(key, lambda: self._priced(op, kept, whole, pins))
 
     def _key(self, op: Op) -> Any:
         columns = self.program.columns
         return int(columns.kind[columns.place[op.name]])
 
-    def _priced(self, op: Op, kept: tuple[str, ...], fixed: Mapping[str, NdSbp | None]) -> Domain:
-        found = tuple(c for c in self._choices(op) if all(c[o] == s for o, s in fixed.items()))
-        if not found:
-            wanted = ", ".join(f"{dict(op.inputs)[o]} {s}" for o, s in fixed.items())
-            raise AutoDDLError(
-                f"pin: op {op.name} updates {wanted} in place, and {op.type} has no such signature; "
-                "leave the pin out"
-            )
+    def _priced(
+        self, op: Op, kept: tuple[str, ...], whole: tuple[str, ...], pins: Sequence[tuple[str, Pin]]
+    ) -> Domain:
+        one = broadcast(self.mesh.ndim)
+        found = tuple(c for c in self._choices(op) if all(c[o] == one for o in whole))
+        if pins:
+            found = tuple(found[i] for i in left(f"op {op.name}", found, pins))
         operands = {o: self.program.tensor[t] for o, t in op.operands}
         seconds, sizes = zip(
             *[self._at(place, op, operands, found, kept) for place in self.places], strict=True
