@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from autoddl.compiled import clock_s
 from autoddl.errors import AutoDDLError, InfeasibleError
-from autoddl.plan.search_report import Outcome
+from autoddl.plan.search_report import Outcome, PinCost
 from autoddl.plan.value import ROOMY, PlanValue
 from autoddl.planner.assemble import plan_of, report_of
 from autoddl.planner.candidate_plans import Candidate, mesh_rounds, too_large, ways_on
@@ -32,6 +32,7 @@ from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.sbp.rules.dropout import LOCAL_MASKS
 from autoddl.sbp.rules.registry import written
 from autoddl.search.budget import Allowance
+from autoddl.search.network.pins import told
 from autoddl.search.reductions.objective import TIME
 from autoddl.search.solvers.named import SOLVERS
 
@@ -43,6 +44,8 @@ STAGES = 0.5  # of the budget for stages where whole steps have spent it and non
 # Of the budget for the whole batch where halves may be better, which have twice the ops; and for
 # statistics in parts, which mostly are
 FIRST = 0.6
+# Of the budget for what pins cost, and of a step from when on they are told
+PINS, DEAR = 0.2, 0.01
 # The same with stages, where single ops are tried with the best number of micro-batches alone
 STAGED_IN_PARTS = 0.8
 
@@ -57,9 +60,12 @@ def best(request: Request, count: int) -> tuple[PlanValue, ...]:
     Raises:
         AutoDDLError: there is no plan; says what is wrong or missing.
     """
-    begin = clock_s()
-    race = _raced(request, Race(count), request.budget.begin())
+    begin, allowance = clock_s(), request.budget.begin()
+    share = PINS * allowance.seconds if request.pin else 0.0
+    race = _raced(request, Race(count), allowance.next(allowance.seconds - share))
     first = _made(request, race, clock_s() - begin)
+    if request.pin:
+        first = _with_dear_pins(request, first, allowance.next(share))
     return (first, *_others(request, race, first)[: count - 1]) if count > 1 else (first,)
 
 
@@ -321,6 +327,29 @@ def _made(request: Request, race: Race, seconds: float) -> PlanValue:
         best.found, report, baselines=baselines, limit=request.limit_bytes,
         duplex=best.candidate.duplex,
     )  # fmt: skip
+
+
+def _with_dear_pins(request: Request, plan: PlanValue, allowance: Allowance) -> PlanValue:
+    """Return a plan that tells which pins make its step longer: each is left out once, in an equal part.
+
+    The stages and meshes stay, and a plan without stages is what the search begins with.
+    """
+    pin, dear = request.pin or {}, list[PinCost]()
+    stages = len(plan.parts) if plan.pipelined else 1
+    mesh = request.mesh if plan.pipelined else plan.mesh
+    less = replace(
+        request, mesh=mesh, pipeline=stages, micro_batches=plan.micro_batches, duplex=plan.duplex,
+        start=plan, progress=None,
+    )  # fmt: skip
+    for number, (pattern, text) in enumerate(pin.items()):
+        others = {name: other for name, other in pin.items() if name != pattern}
+        race, left_s = Race(), allowance.left_s() / (len(pin) - number)
+        if left_s:
+            with suppress(AutoDDLError):
+                _raced(replace(less, pin=others), race, allowance.next(left_s))
+        if race.best and race.best.row.step_s * (1 + DEAR) < plan.estimate.step_s:
+            dear.append(PinCost(told(pattern, text), race.best.row.step_s))
+    return replace(plan, search=replace(plan.search, pins=tuple(dear)))
 
 
 def _cuts_evenly(candidate: Candidate) -> bool:

@@ -39,6 +39,7 @@ class Request(Options):
     to be tried first first, () all of the engine; `ways_of` has those for so many stages and
     micro-batches. `lists` are the engine's signatures of ops without a rule. `keep` of the best plans
     are wanted. A `start` is a plan that searches begin with where they solve the problem that it solves.
+    Variables are `held` in some states, as if they were pinned.
     """
 
     program: Program
@@ -53,6 +54,7 @@ class Request(Options):
     lists: SignatureLists | None = None
     keep: int = 1
     start: PlanValue | None = None
+    held: Mapping[str, str] | None = None
 
     @property
     def stage_axes(self) -> int | None:
@@ -104,7 +106,7 @@ class Request(Options):
             mesh,
             profile,
             self.engine,
-            pin=self.pin,
+            pin={**(self.pin or {}), **(self.held or {})},
             lists=self.lists,
             allow=self.allow,
             streams=ways[0],
@@ -121,11 +123,12 @@ def read(
     engine: EngineModel,
     ask: Ask | None = None,
     accumulated: int = 1,
+    held: Mapping[str, str] | None = None,
 ) -> Request:
     """Return the request that options make for a program; `ranks` are those that run, if any do.
 
     The graph itself accumulates gradients over so many micro-batches. The engine is one of these, and can
-    be asked about ops without a rule if it is installed.
+    be asked about ops without a rule if it is installed. Variables may be `held` in states by name.
 
     Raises:
         AutoDDLError: in one line, which option is wrong, and what is allowed.
@@ -186,6 +189,7 @@ def read(
     read_now = {
         "program": program, "engine": engine, "cluster": whole, "profile": known, "mesh": given,
         "limits": limits, "limit_bytes": limit, "ways": ways, "most_axes": most_axes, "lists": lists,
+        "held": held,
     }  # fmt: skip
     return Request(**{**vars(asked), **read_now})
 

@@ -34,7 +34,12 @@ class Pin(NamedTuple):
     wanted: Wanted
 
     def __str__(self) -> str:
-        return f"pin {shown(self.pattern, 100)}: {one_line(self.text, 60)}"
+        return told(self.pattern, self.text)
+
+
+def told(pattern: str, text: str) -> str:
+    """Return a pin as messages name it."""
+    return f"pin {shown(pattern, 100)}: {one_line(text, 60)}"
 
 
 class Pins:
