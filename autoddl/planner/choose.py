@@ -73,7 +73,8 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
     """Race whole steps, then two halves of the batch, then stages, as far as each is allowed."""
     auto = request.pipeline == AUTO
     whole = request.micro_batches in (None, 1) and not request.cluster.sizes
-    if not auto and (request.pipeline not in (None, 1) or not whole):
+    staged = not auto and (request.pipeline not in (None, 1) or not whole)
+    if staged or len(request.state_pins) < len(request.pin or {}):
         return _staged(request, race, allowance)
     if request.recompute == LAYERS and in_layers(request.program) is request.program:
         kept = ", ".join(

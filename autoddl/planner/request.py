@@ -18,9 +18,11 @@ from autoddl.planner.memory_limits import memory_limits, with_memory
 from autoddl.planner.missing_rules import Ask, engine_signatures
 from autoddl.planner.plan_options import ANY, AUTO, EQUAL, FREE, LAYERS, Options
 from autoddl.planner.stages.part_classes import part_classes
+from autoddl.planner.stages.stage_pins import StagePins, stage_of
 from autoddl.planner.uneven.given_shares import check_given
 from autoddl.sbp.mesh import Axis, Cluster, Level, Mesh
 from autoddl.sbp.program import Program
+from autoddl.sbp.program.forward_positions import positions
 from autoddl.search.baselines.axes import live
 from autoddl.search.network.builder import build
 from autoddl.search.network.choices import SignatureLists
@@ -67,6 +69,11 @@ class Request(Options):
         flat = Mesh((Axis(self.cluster.levels[0].name, self.cluster.size),))
         return next(self.cluster.meshes(len(self.cluster.levels)), flat)
 
+    @property
+    def state_pins(self) -> Mapping[str, str]:
+        """Return the pins of states, without those of stages."""
+        return {name: text for name, text in (self.pin or {}).items() if stage_of(text) is None}
+
     def limit_of(self, kinds: Collection[str]) -> int | None:
         """Return the bytes that fit into each device of these kinds."""
         if self.limits is None:
@@ -106,7 +113,7 @@ class Request(Options):
             mesh,
             profile,
             self.engine,
-            pin={**(self.pin or {}), **(self.held or {})},
+            pin={**self.state_pins, **(self.held or {})},
             lists=self.lists,
             allow=self.allow,
             streams=ways[0],
@@ -164,6 +171,7 @@ def read(
     timed = asked.search in SOLVERS and asked.search != HAP and asked.objective == TIME
     if whole.kinds and free and timed and given is None:
         asked = replace(asked, pipeline=AUTO)
+    _check_stage_pins(program, asked, whole)
     if whole.sizes:
         _check_unlike_nodes(whole, asked, staged)
     if asked.parts == FREE and (whole.kinds or whole.sizes):
@@ -192,6 +200,26 @@ def read(
         "held": held,
     }  # fmt: skip
     return Request(**{**vars(asked), **read_now})
+
+
+def _check_stage_pins(program: Program, asked: Options, cluster: Cluster) -> None:
+    """Raise AutoDDLError where stages are pinned against the order of data, or of no pipeline."""
+    pins = StagePins(program, asked.pin or {})
+    if not pins:
+        return
+    micro_batches = asked.micro_batches not in (None, 1)
+    if asked.pipeline == 1 or (asked.pipeline is None and not micro_batches):
+        raise AutoDDLError(
+            f"{pins.pinned[-1].pin} with pipeline={asked.pipeline}, which has no stages; give "
+            "pipeline='auto' or their number, or leave the pin out"
+        )
+    if asked.parts == FREE:
+        raise AutoDDLError(
+            f"{pins.pinned[-1].pin} with parts={FREE!r}, which pins of stages are not for; allowed are "
+            f"{AUTO!r}, {EQUAL!r} and {ANY!r}"
+        )
+    most = asked.pipeline if isinstance(asked.pipeline, int) else cluster.size
+    pins.check([*range(1, most + 1)], range(positions(program).count + 1))
 
 
 def _check_fusion(engine: EngineModel, asked: Options, device: str) -> None:

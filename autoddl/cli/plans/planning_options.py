@@ -65,7 +65,8 @@ OTHERS = with_options(
     option("--stop-gap", "end when so near to the bound: 0.01 is 1 %", float, "SHARE"),
     option("--seed", "the same plan again", int, "N"),
     option("--pin", "states by name pattern, of parameters, inputs, results of modules and ops, or "
-           "gradients: '*.fc1.weight=B,S0', 'grad *.fc1.weight=!P'; may be repeated", _Pair(),
+           "gradients, or stages: '*.fc1.weight=B,S0', 'grad *.fc1.weight=!P', '*.blocks.3=stage 1'; may "
+           "be repeated", _Pair(),
            "NAME=STATE", multiple=True),
     flag("--strict", "refuse op types without a rule"),
     flag("--allow-local-batchnorm", "BatchNorm may use the statistics of a device's part of the batch"),

@@ -31,6 +31,7 @@ from autoddl.planner.stages.cuts import ClassStates, Cuts, cut_places, sums
 from autoddl.planner.stages.free_cut import free_cut
 from autoddl.planner.stages.part_classes import PartClass, Pools, part_classes
 from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.stages.stage_pins import StagePins
 from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.planner.uneven.share_vectors import share_classes, share_meshes
 from autoddl.planner.whole.assigned import Assigned
@@ -178,7 +179,10 @@ class StagedTrial(Contender):
         """
         request, count = self.request, self.candidate.micro_batches
         found = self.places(count)
-        classes, parts = self._problems(self.micro(count))
+        program = self.micro(count)
+        pins = StagePins(program, request.pin or {})
+        classes, parts = self._problems(program)
+        pins.check(parts.numbers, cut_places(program, len(classes)))
         # What one class redistributes a mixture of several may send instead.
         alone = len(classes) == 1 and self.candidate.stages > 0
         free = alone and request.parts == FREE and self.candidate.stages > 1
@@ -195,7 +199,7 @@ class StagedTrial(Contender):
             for each in some:
                 each.search(allowance.next(min(most_s, left_s) / len(some)), gap)
             states = [each.states for each in some]
-            cut = Cuts(states, parts, pools, links, count, found).best(below_s)
+            cut = Cuts(states, parts, pools, links, count, found, pins).best(below_s)
             return self._freed(cut, states[0], links, allowance.next(most_s)) if free else cut
 
         def tighter(some: Sequence[ClassSearch], staged: Staged) -> Sequence[ClassSearch] | None:

@@ -153,3 +153,15 @@ def test_pins_that_leave_nothing(pin: Mapping[str, str], words: str) -> None:
     with pytest.raises(AutoDDLError) as caught:
         builder.build(mlp(act=""), Mesh.parse("2x2"), PROFILE, pin=pin)
     assert words in str(caught.value) and str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_pinned_op_is_not_taken_for_one_of_the_same_kind(layer: int) -> None:
+    built = builder.build(
+        transformer(layers=2), Mesh.parse("2"), PROFILE, pin={f"model.blocks.{layer}.fc1": "S2"}
+    )
+    made = {}
+    for number, name in enumerate(built.variables.name):
+        if "fc1-broadcast_add-" in name:
+            made[name[13]] = {str(c["z_0"]) for c in built.variables.of(number).choices}
+    assert made[str(layer)] == {"(S2)"} < made[str(1 - layer)]

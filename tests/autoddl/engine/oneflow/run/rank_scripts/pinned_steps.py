@@ -13,12 +13,14 @@ from experiments.models.training import OPTIMIZERS, seed_weights
 from tests.support.budgets import LITTLE
 
 STEPS = 10
+WHOLE, STAGES = {"mesh": "2x2"}, {"mesh": "2", "pipeline": 2, "micro_batches": 2}
 PINS = {
     "module": {"model.0": "S1"},
-    "op": {"model.1-*": "!P|S1"},
-    "gradient": {"grad model.2.weight": "!P"},
+    "op": {"model.1-gelu-2": "!B|S0"},
+    "gradient": {"grad model.2.weight": "P"},
     "several": {"model.2": "S0,S1|S1,S0", "input.*": "S0,B"},
     "level": {"model.0": "gpu: S0", "model.2.weight": "!gpu: B"},
+    "stage": {"model.1": "stage 0", "model.2.weight": "stage 1", "model.4": "S0"},
 }
 
 
@@ -41,17 +43,20 @@ def reference():
     return losses
 
 
-def trained(pin):
+def trained(pin, **options):
     graph, (x, y) = fresh()
-    plan = autoddl.optimize(graph, x, y, mesh="2x2", budget=LITTLE, pin=pin)
+    plan = autoddl.optimize(graph, x, y, budget=LITTLE, pin=pin, **options)
     step = plan.apply(graph)
     return {
         "losses": [float(step(x, y).numpy()) for _ in range(STEPS)],
         "states": {name: str(state) for name, state in plan.layout.made.items()},
+        "stages": dict(plan.stage_of),
         "changed": step.changed_signatures,
     }
 
 
-seen = {"reference": reference(), **{kind: trained(pin) for kind, pin in PINS.items()}}
+seen = {"reference": reference()}
+for kind, pin in PINS.items():
+    seen[kind] = trained(pin, **(STAGES if kind == "stage" else WHOLE))
 if flow.env.get_rank() == 0:
     (Path(sys.argv[1]) / "seen.json").write_text(json.dumps(seen))
