@@ -204,7 +204,8 @@ def read(
 
 def _check_stage_pins(program: Program, asked: Options, cluster: Cluster) -> None:
     """Raise AutoDDLError where stages are pinned against the order of data, or of no pipeline."""
-    pins = StagePins(program, asked.pin or {})
+    free = asked.parts == FREE
+    pins = StagePins(program, asked.pin or {}, free=free)
     if not pins:
         return
     micro_batches = asked.micro_batches not in (None, 1)
@@ -213,13 +214,8 @@ def _check_stage_pins(program: Program, asked: Options, cluster: Cluster) -> Non
             f"{pins.pinned[-1].pin} with pipeline={asked.pipeline}, which has no stages; give "
             "pipeline='auto' or their number, or leave the pin out"
         )
-    if asked.parts == FREE:
-        raise AutoDDLError(
-            f"{pins.pinned[-1].pin} with parts={FREE!r}, which pins of stages are not for; allowed are "
-            f"{AUTO!r}, {EQUAL!r} and {ANY!r}"
-        )
     most = asked.pipeline if isinstance(asked.pipeline, int) else cluster.size
-    pins.check([*range(1, most + 1)], range(positions(program).count + 1))
+    pins.check([*range(1, most + 1)], range(positions(program).count + 1), free=free)
 
 
 def _check_fusion(engine: EngineModel, asked: Options, device: str) -> None:

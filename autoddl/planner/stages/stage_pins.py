@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError, shown
 from autoddl.sbp.program import Program
-from autoddl.sbp.program.forward_positions import positions
+from autoddl.sbp.program.forward_positions import Positions, positions
 from autoddl.search.network.pins import matched, told
 
 
@@ -41,16 +41,23 @@ class StagePins:
     """The pins of stages of a program.
 
     Raises:
-        AutoDDLError: a pin matches nothing, or two are against the order of the program.
+        AutoDDLError: a pin matches nothing, or two contradict each other or the order of the program.
     """
 
-    def __init__(self, program: Program, pin: Mapping[str, str]) -> None:
+    def __init__(self, program: Program, pin: Mapping[str, str], *, free: bool = False) -> None:
+        """Read pins; where stages are `free` what no data goes between may be in any order."""
         self.program, self.pin = program, {p: t for p, t in pin.items() if stage_of(t) is not None}
         for one, other in pairwise(self.pinned):
-            if one.stage > other.stage:
+            if one.position == other.position and one.stage != other.stage:
                 raise AutoDDLError(
-                    f"{one.pin} and {other.pin}: {self._order(one, other)}, and goes to later stages "
-                    "only; change one of them"
+                    f"{one.pin} and {other.pin}: contradict each other, both are for "
+                    f"{shown(one.name, 60)}; leave one of them out"
+                )
+        for one, other in combinations(self.pinned, 2) if free else pairwise(self.pinned):
+            if one.stage > other.stage and (order := self._order(one, other, free=free)):
+                raise AutoDDLError(
+                    f"{one.pin} and {other.pin}: {order}, and goes to later stages only; change one of "
+                    "them"
                 )
 
     def __bool__(self) -> bool:
@@ -90,19 +97,25 @@ class StagePins:
             last += 1 + int(free[0])
         return allowed
 
-    def check(self, numbers: Sequence[int], places: Sequence[int]) -> list[int]:
-        """Return which numbers of stages can be.
+    def check(
+        self, numbers: Sequence[int], places: Sequence[int], *, free: bool = False
+    ) -> list[int]:
+        """Return which numbers of stages can be, of `free` stages those that are enough.
 
         Raises:
             AutoDDLError: none; says which pin is in the way.
         """
+        last = max([one.stage for one in self.pinned], default=0)
+        if free and last < max(numbers, default=0):
+            return [number for number in numbers if number > last]
         found = [number for number in numbers if self.begins(number, places) is not None]
         if found or not self.pinned:
             return found or list(numbers)
-        last, most = max(self.pinned, key=lambda one: one.stage), max(numbers, default=0)
-        if last.stage >= most:
+        most = max(numbers, default=0)
+        if last >= most:
+            pin = next(one.pin for one in self.pinned if one.stage == last)
             raise AutoDDLError(
-                f"{last.pin}: a pipeline of {most} stages has none of this number, from 0 on; pin it to "
+                f"{pin}: a pipeline of {most} stages has none of this number, from 0 on; pin it to "
                 "an earlier one, or plan more stages"
             )
         pins = " and ".join(dict.fromkeys(one.pin for one in self.pinned))
@@ -111,9 +124,19 @@ class StagePins:
             "other modules"
         )
 
-    def _order(self, one: _Pinned, other: _Pinned) -> str:
-        """Return why one comes before the other: the path of the data, or the order of the program."""
+    def nodes(self, found: Positions) -> Iterator[tuple[int, int]]:
+        """Yield the positions of what is pinned, of other positions than the program's, and stages."""
+        for one in self.pinned:
+            yield {**found.held, **found.op}[one.name], one.stage
+
+    def _order(self, one: _Pinned, other: _Pinned, *, free: bool) -> str:
+        """Return why one comes before the other: the path of the data, or the order of the program.
+
+        The latter is none where stages are free.
+        """
         names = list(self._path(one.name, other.name))
+        if not names and free and one.position < other.position:
+            return ""
         if not names:
             return f"{shown(one.name, 60)} comes before {shown(other.name, 60)} in the program"
         told = names if len(names) <= 4 else [*names[:2], "…", *names[-2:]]

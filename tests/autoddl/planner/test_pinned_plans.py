@@ -133,6 +133,11 @@ def test_stages_beside_states(options: dict[str, Any]) -> None:
             {"pipeline": 2},
             "pin '*.blocks.9': matches no parameter, input",
         ),
+        (
+            {"*.token": "stage 0", "model.token-*-0": "stage 1"},
+            {"pipeline": 2},
+            "contradict each other, both are for 'model.token-gather-0'",
+        ),
         ({"*.blocks.9": "stage x"}, {"pipeline": 2}, "pin '*.blocks.9': got 'stage x'; a stage is"),
     ],
 )

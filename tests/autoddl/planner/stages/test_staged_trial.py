@@ -242,7 +242,7 @@ def test_other_numbers_of_parts_are_looked_at_where_the_first_is_too_slow() -> N
     }
     graph = SimpleNamespace(of=lambda number: found[number])
     known: Any = SimpleNamespace(
-        graphs=[graph], numbers=(2, 3), fits=lambda staged: True,
+        parts=graph, graphs=[graph], numbers=(2, 3), fits=lambda staged: True,
         _least_s=lambda staged: staged.timeline.step_s,
         _none_is_faster=lambda below_s: False,
         _tried=lambda parts, again, below_s, close=0: iter([found[2] if parts is graph else parts]),
