@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,21 +29,23 @@ if TYPE_CHECKING:
 class AskedPlan:
     """What to plan and how: a program, the ranks that run, if any do, and options.
 
-    The graph accumulates gradients over so many micro-batches itself.
+    The graph accumulates gradients over so many micro-batches itself. Variables that are `held` in some
+    states stay in these.
     """
 
     program: Program
     options: Options
     ranks: tuple[int, int] | None = None
     accumulated: int = 1
+    held: Mapping[str, str] = field(default_factory=dict)
 
     def pinned(self, states: Mapping[str, NdSbp], mesh: Sequence[int] | None = None) -> AskedPlan:
         """Return the same with variables fixed to the states in which they are held, on a mesh."""
         own = {p.tensor for p in self.program.parameters} - dict(self.program.constants).keys()
-        held = {name: ",".join(map(str, states[name])) for name in sorted(own & states.keys())}
-        options = self.options
-        options = replace(options, mesh=options.mesh or mesh, pin={**(options.pin or {}), **held})
-        return replace(self, options=options)
+        held = {name: str(states[name]) for name in sorted(own & states.keys())}
+        return replace(
+            self, options=replace(self.options, mesh=self.options.mesh or mesh), held=held
+        )
 
     def best(self, model: EngineModel, count: int) -> tuple[PlanValue, ...]:
         """Return up to so many plans, the best first; see `choose.best`."""
@@ -60,7 +62,13 @@ class AskedPlan:
         engine = engines.load(model.name) if model.name else None
         ask = engine.signatures if engine and engine.installed() else None
         return request.read(
-            program, options, self.ranks, engine=model, ask=ask, accumulated=self.accumulated
+            program,
+            options,
+            self.ranks,
+            engine=model,
+            ask=ask,
+            accumulated=self.accumulated,
+            held=self.held,
         )
 
     def best_or_why_not(self, model: EngineModel) -> PlanValue:

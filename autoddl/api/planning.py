@@ -97,7 +97,10 @@ def optimize(
             nothing.
         stop_gap: (cost − lower bound) / cost at which the search may end, 0 to below 1.
         seed: a number >= 0 that makes the search repeatable.
-        pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.
+        pin: name patterns of parameters, inputs, modules (what these return) and ops to the states that
+            they may have, or to stages, e.g. {"*.fc1.weight": "B,S0", "*.blocks.0": "!S1",
+            "grad *.weight": "P|S0", "*.blocks.3": "stage 1"}; below the plan's table are those that
+            cost more than 1 % of a step.
         strict: raise for op types without a rule, instead of taking the engine's word for how they
             may be split (without OneFlow they are planned all-broadcast).
         allow_local_batchnorm: let a BatchNorm in training use the statistics of each device's part of

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import NamedTuple
 
 from autoddl.errors import AutoDDLError
 from autoddl.explain.alternatives import Alternative, alternative, chosen, domain_of, fixed_steps
@@ -16,9 +14,10 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rules.registry import find
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.shares import units
-from autoddl.sbp.state import B, NdSbp, Sbp
+from autoddl.sbp.state import NdSbp
 from autoddl.search.budget import Budget
 from autoddl.search.network.choices import choices
+from autoddl.search.network.wanted_states import Wanted, wanted_states
 
 
 @dataclass(frozen=True)
@@ -37,14 +36,18 @@ class WhyNot:
 def why_not(found: Reopened, name: str, wanted: str, budget: Budget | None) -> WhyNot:
     """Return what a state of a tensor, of a module the result of its main op, would cost.
 
-    A state of one entry is meant for any one axis of the mesh. Of all choices with it that is told whose
-    step is the shortest with the rest fixed; re-planned is the shortest of all.
+    What states are `wanted` is said as in pins. Of all choices with one of them that is told whose step
+    is the shortest with the rest fixed; re-planned is the shortest of all.
 
     Raises:
         AutoDDLError: there is no such name, or `wanted` is no state.
     """
-    asked, mesh = asked_for(found.problem, name)[0], found.problem.mesh
-    meant, domain = wanted_states(wanted, mesh), domain_of(found, asked)
+    asked = asked_for(found.problem, name)[0]
+    domain = domain_of(found, asked)
+    try:
+        meant = wanted_states(wanted, found.problem.mesh)
+    except AutoDDLError as error:
+        raise AutoDDLError(f"explain: {error}") from None
     now = domain.choices[chosen(found, asked)][asked.operand]
     plan = found.chosen
     told = WhyNot(asked.tensor, wanted, str(now), plan.step_s, plan.memory.total)
@@ -61,39 +64,11 @@ def why_not(found: Reopened, name: str, wanted: str, budget: Budget | None) -> W
     return replace(told, cost=cost)
 
 
-class Wanted(NamedTuple):
-    """One of some states, or any that has `entry` on some axis."""
-
-    states: Sequence[NdSbp]
-    entry: Sbp | None = None
-
-    def has(self, state: NdSbp) -> bool:
-        """Tell whether a state is meant."""
-        return state in self.states or (self.entry is not None and self.entry in state)
-
-
-def wanted_states(wanted: str, mesh: Mesh) -> Wanted:
-    """Return what a text asks for; with one entry these are the states that have it on one axis alone.
-
-    Raises:
-        AutoDDLError: it is no state.
-    """
-    try:
-        state = NdSbp.parse(wanted)
-        if len(state) != 1 or mesh.ndim == 1:
-            return Wanted((NdSbp.parse(wanted, mesh),))
-    except AutoDDLError as error:
-        raise AutoDDLError(f"explain: {error}") from None
-    (entry,), whole = state, NdSbp((B,) * mesh.ndim)
-    live = [axis for axis, size in enumerate(mesh.shape) if size > 1]
-    return Wanted([whole.replace(axis, entry) for axis in live], entry)
-
-
 def _illegal(found: Reopened, asked: Asked, meant: Wanted) -> str:
     """Return why a tensor can't have a state: of that shape, by the op's rule, or by the engine."""
     problem = found.problem
     mesh, program, engine = problem.mesh, problem.program, problem.setting.engine
-    shape, states = program.tensor[asked.tensor].shape, meant.states
+    shape, states = program.tensor[asked.tensor].shape, () if meant.others else meant.examples
     uneven = [state for state in states if local_shape(shape, state, mesh.cuts) is None]
     if states and len(uneven) == len(states):
         return _uneven(shape, uneven[0], mesh)

@@ -108,7 +108,7 @@ def save(plan: PlanValue, path: str | Path) -> None:
 
 _text = lru_cache(maxsize=1 << 12)(str)
 _UNSAID: dict[str, Any] = {  # what files leave out
-    "queue": None, "trials": (), "room": 1.0, "device_kinds": (), "grouped": (),
+    "queue": None, "trials": (), "pins": (), "room": 1.0, "device_kinds": (), "grouped": (),
 }  # fmt: skip
 
 

@@ -42,13 +42,22 @@ class PlanTrial:
 
 
 @dataclass(frozen=True)
+class PinCost:
+    """The seconds of the best step that was found without one of the pins."""
+
+    pin: str
+    without_s: Seconds
+
+
+@dataclass(frozen=True)
 class SearchReport:
     """How a plan was found: by which solver, in how many seconds, how far from the best it may be.
 
     `gap` is (cost - lower bound) / cost of the assignment, before what overlaps is taken off;
     `searches` how many it took until the whole memory fitted. `outcomes` are those of all candidates
     (meshes, stages, micro-batches) if there were several; for `untried` ones no time was left. `trials`
-    are those of the plans that were run before this one was chosen, as the fastest.
+    are those of the plans that were run before this one was chosen, as the fastest. `pins` are those
+    without which a step would be shorter, by more than 1 %.
     """
 
     solver: str
@@ -61,3 +70,4 @@ class SearchReport:
     outcomes: tuple[Outcome, ...] = ()
     untried: Count = 0
     trials: tuple[PlanTrial, ...] = ()
+    pins: tuple[PinCost, ...] = ()

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from autoddl.compiled import clock_s
 from autoddl.errors import AutoDDLError, InfeasibleError
-from autoddl.plan.search_report import Outcome
+from autoddl.plan.search_report import Outcome, PinCost
 from autoddl.plan.value import ROOMY, PlanValue
 from autoddl.planner.assemble import plan_of, report_of
 from autoddl.planner.candidate_plans import Candidate, mesh_rounds, too_large, ways_on
@@ -33,6 +33,7 @@ from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.sbp.rules.dropout import LOCAL_MASKS
 from autoddl.sbp.rules.registry import written
 from autoddl.search.budget import Allowance
+from autoddl.search.network.pins import told
 from autoddl.search.reductions.objective import TIME
 from autoddl.search.solvers.named import SOLVERS
 
@@ -45,6 +46,8 @@ STAGES = 0.5  # of the budget for stages where whole steps have spent it and non
 # Of the budget for the whole batch where halves may be better, which have twice the ops; and for
 # statistics in parts, which mostly are
 FIRST = 0.6
+# Of the budget for what pins cost, and of a step from when on they are told
+PINS, DEAR = 0.2, 0.01
 # The same with stages, where single ops are tried with the best number of micro-batches alone
 STAGED_IN_PARTS = 0.8
 
@@ -59,15 +62,18 @@ def best(request: Request, count: int) -> tuple[PlanValue, ...]:
     Raises:
         AutoDDLError: there is no plan; says what is wrong or missing.
     """
-    begin = clock_s()
-    race, allowance = Race(count), request.budget.begin()
-    race = _raced(request, race, allowance)
+    begin, budget = clock_s(), request.budget.begin()
+    share = PINS * budget.seconds if request.pin else 0.0
+    allowance = budget.next(budget.seconds - share)
+    race = _raced(request, Race(count), allowance)
     if race.best is not None:
         seconds = max(allowance.spent_s(), STRIDES * allowance.seconds)
         strided = with_strides(request, race.best, allowance.next(seconds))
         if strided is not None:
             race.enter(strided)
     first = _made(request, race, clock_s() - begin)
+    if request.pin:
+        first = _with_dear_pins(request, first, budget.next(share))
     return (first, *_others(request, race, first)[: count - 1]) if count > 1 else (first,)
 
 
@@ -75,7 +81,8 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
     """Race whole steps, then two halves of the batch, then stages, as far as each is allowed."""
     auto = request.pipeline == AUTO
     whole = request.micro_batches in (None, 1) and not request.cluster.sizes
-    if not auto and (request.pipeline not in (None, 1) or not whole):
+    staged = not auto and (request.pipeline not in (None, 1) or not whole)
+    if staged or len(request.state_pins) < len(request.pin or {}):
         return _staged(request, race, allowance)
     if request.recompute == LAYERS and in_layers(request.program) is request.program:
         kept = ", ".join(
@@ -331,6 +338,29 @@ def _made(request: Request, race: Race, seconds: float) -> PlanValue:
         best.found, report, baselines=baselines, limit=request.limit_bytes,
         duplex=best.candidate.duplex,
     )  # fmt: skip
+
+
+def _with_dear_pins(request: Request, plan: PlanValue, allowance: Allowance) -> PlanValue:
+    """Return a plan that tells which pins make its step longer: each is left out once, in an equal part.
+
+    The stages and meshes stay, and a plan without stages is what the search begins with.
+    """
+    pin, dear = request.pin or {}, list[PinCost]()
+    stages = len(plan.parts) if plan.pipelined else 1
+    mesh = request.mesh if plan.pipelined else plan.mesh
+    less = replace(
+        request, mesh=mesh, pipeline=stages, micro_batches=plan.micro_batches, duplex=plan.duplex,
+        start=plan, progress=None,
+    )  # fmt: skip
+    for number, (pattern, text) in enumerate(pin.items()):
+        others = {name: other for name, other in pin.items() if name != pattern}
+        race, left_s = Race(), allowance.left_s() / (len(pin) - number)
+        if left_s:
+            with suppress(AutoDDLError):
+                _raced(replace(less, pin=others), race, allowance.next(left_s))
+        if race.best and race.best.row.step_s * (1 + DEAR) < plan.estimate.step_s:
+            dear.append(PinCost(told(pattern, text), race.best.row.step_s))
+    return replace(plan, search=replace(plan.search, pins=tuple(dear)))
 
 
 def _cuts_evenly(candidate: Candidate) -> bool:

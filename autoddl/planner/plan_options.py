@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from autoddl.errors import AutoDDLError, shown
+from autoddl.planner.stages.stage_pins import stage_of
 from autoddl.sbp.mesh import MOST_DEVICES
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.sbp.rules.dropout import LOCAL_MASKS
@@ -153,4 +154,9 @@ def _check_pins(pin: Any) -> None:
             raise AutoDDLError(
                 f"pin {shown(pattern, 100)}: got {shown(state, 150)}; give a name pattern and a state "
                 "such as 'B,S0'"
+            )
+        if state.strip().startswith("stage") and stage_of(state) is None:
+            raise AutoDDLError(
+                f"pin {shown(pattern, 100)}: got {shown(state, 150)}; a stage is a number from 0 on, "
+                "'stage 1'"
             )

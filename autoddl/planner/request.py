@@ -18,9 +18,11 @@ from autoddl.planner.memory_limits import memory_limits, with_memory
 from autoddl.planner.missing_rules import Ask, engine_signatures
 from autoddl.planner.plan_options import ANY, AUTO, EQUAL, FREE, LAYERS, Options
 from autoddl.planner.stages.part_classes import part_classes
+from autoddl.planner.stages.stage_pins import StagePins, stage_of
 from autoddl.planner.uneven.given_shares import check_given
 from autoddl.sbp.mesh import Axis, Cluster, Level, Mesh
 from autoddl.sbp.program import Program
+from autoddl.sbp.program.forward_positions import positions
 from autoddl.search.baselines.axes import live
 from autoddl.search.network.builder import build
 from autoddl.search.network.choices import SignatureLists
@@ -39,6 +41,7 @@ class Request(Options):
     to be tried first first, () all of the engine; `ways_of` has those for so many stages and
     micro-batches. `lists` are the engine's signatures of ops without a rule. `keep` of the best plans
     are wanted. A `start` is a plan that searches begin with where they solve the problem that it solves.
+    Variables are `held` in some states, as if they were pinned.
     """
 
     program: Program
@@ -53,6 +56,7 @@ class Request(Options):
     lists: SignatureLists | None = None
     keep: int = 1
     start: PlanValue | None = None
+    held: Mapping[str, str] | None = None
 
     @property
     def stage_axes(self) -> int | None:
@@ -70,6 +74,11 @@ class Request(Options):
         """Return all devices as one mesh of the cluster's levels; as one axis where nodes are unlike."""
         flat = Mesh((Axis(self.cluster.levels[0].name, self.cluster.size),))
         return next(self.cluster.meshes(len(self.cluster.levels)), flat)
+
+    @property
+    def state_pins(self) -> Mapping[str, str]:
+        """Return the pins of states, without those of stages."""
+        return {name: text for name, text in (self.pin or {}).items() if stage_of(text) is None}
 
     def limit_of(self, kinds: Collection[str]) -> int | None:
         """Return the bytes that fit into each device of these kinds."""
@@ -111,7 +120,7 @@ class Request(Options):
             mesh,
             profile,
             self.engine,
-            pin=self.pin,
+            pin={**self.state_pins, **(self.held or {})},
             lists=self.lists,
             allow=self.allow,
             streams=ways[0],
@@ -129,11 +138,12 @@ def read(
     engine: EngineModel,
     ask: Ask | None = None,
     accumulated: int = 1,
+    held: Mapping[str, str] | None = None,
 ) -> Request:
     """Return the request that options make for a program; `ranks` are those that run, if any do.
 
     The graph itself accumulates gradients over so many micro-batches. The engine is one of these, and can
-    be asked about ops without a rule if it is installed.
+    be asked about ops without a rule if it is installed. Variables may be `held` in states by name.
 
     Raises:
         AutoDDLError: in one line, which option is wrong, and what is allowed.
@@ -174,6 +184,7 @@ def read(
     timed = asked.search in SOLVERS and asked.search != HAP and asked.objective == TIME
     if whole.kinds and free and timed and given is None:
         asked = replace(asked, pipeline=AUTO)
+    _check_stage_pins(program, asked, whole)
     if whole.sizes:
         _check_unlike_nodes(whole, asked, staged)
     if asked.parts == FREE and (whole.kinds or whole.sizes):
@@ -199,8 +210,25 @@ def read(
     read_now = {
         "program": program, "engine": engine, "cluster": whole, "profile": known, "mesh": given,
         "limits": limits, "limit_bytes": limit, "ways": ways, "most_axes": most_axes, "lists": lists,
+        "held": held,
     }  # fmt: skip
     return Request(**{**vars(asked), **read_now})
+
+
+def _check_stage_pins(program: Program, asked: Options, cluster: Cluster) -> None:
+    """Raise AutoDDLError where stages are pinned against the order of data, or of no pipeline."""
+    free = asked.parts == FREE
+    pins = StagePins(program, asked.pin or {}, free=free)
+    if not pins:
+        return
+    micro_batches = asked.micro_batches not in (None, 1)
+    if asked.pipeline == 1 or (asked.pipeline is None and not micro_batches):
+        raise AutoDDLError(
+            f"{pins.pinned[-1].pin} with pipeline={asked.pipeline}, which has no stages; give "
+            "pipeline='auto' or their number, or leave the pin out"
+        )
+    most = asked.pipeline if isinstance(asked.pipeline, int) else cluster.size
+    pins.check([*range(1, most + 1)], range(positions(program).count + 1), free=free)
 
 
 def _check_fusion(engine: EngineModel, asked: Options, device: str) -> None:

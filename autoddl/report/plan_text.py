@@ -49,6 +49,12 @@ def plan_table(plan: PlanValue) -> str:
         axes = shown(" and ".join(over))
         console.print(f"the batch of {_batch(plan)} stays whole over {axes}, {which}")
     found = plan.search
+    for cost in found.pins:
+        more = plan.estimate.step_s - cost.without_s
+        console.print(
+            f"{shown(cost.pin)} costs {seconds_text(more)} ({more / cost.without_s:.1%}): without it a "
+            f"step takes {seconds_text(cost.without_s)}"
+        )
     counted = COUNTED[found.objective]
     console.print(
         f"searched with {shown(found.solver)} (seed {found.seed}) in {found.seconds:.1f} s; "

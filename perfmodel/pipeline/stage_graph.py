@@ -53,7 +53,7 @@ class StageGraph:
     `waiting_s` are more seconds in all stages but the last. Devices hold `held` bytes all the time and
     `active` bytes per micro-batch in flight. `sent_s` has a row by tensor, a column by the stage where it
     arrives, whose number is that of stages; `sent_bytes` is by tensor. Each stage has one of the first
-    `units` nodes at least.
+    `units` nodes at least. The `pinned` nodes are in a given stage.
     """
 
     seconds: Floats
@@ -65,6 +65,7 @@ class StageGraph:
     sent_s: Floats
     sent_bytes: Ints
     units: int
+    pinned: tuple[tuple[int, int], ...] = ()
 
     @property
     def stages(self) -> int:
@@ -130,13 +131,15 @@ def stage_ranges(graph: StageGraph, most_s: float) -> tuple[Ints, Ints]:
     Source: Rhino §5.2, derived; its printed bounds cut off balanced assignments.
     """
     count, stages = len(graph.seconds), graph.stages
-    if not np.isfinite(most_s) or most_s <= 0:
-        return np.zeros(count, dtype=np.int64), np.full(count, stages - 1)
-    after = descent(graph)
-    upto, onward = after.T @ graph.seconds, after @ graph.seconds
-    low = np.ceil(upto / most_s * (1 - ROUNDING)) - 1
-    high = np.floor(stages - onward / most_s * (1 - ROUNDING))
-    return np.maximum(0, low).astype(np.int64), np.minimum(stages - 1, high).astype(np.int64)
+    low, high = np.zeros(count), np.full(count, stages - 1.0)
+    if np.isfinite(most_s) and most_s > 0:
+        after = descent(graph)
+        upto, onward = after.T @ graph.seconds, after @ graph.seconds
+        low = np.maximum(low, np.ceil(upto / most_s * (1 - ROUNDING)) - 1)
+        high = np.minimum(high, np.floor(stages - onward / most_s * (1 - ROUNDING)))
+    for node, stage in graph.pinned:
+        low[node], high[node] = max(low[node], stage), min(high[node], stage)
+    return low.astype(np.int64), high.astype(np.int64)
 
 
 def descent(graph: StageGraph) -> npt.NDArray[np.bool_]:
@@ -189,7 +192,9 @@ def contiguous(
     """
     tried = orders(graph.edges, len(graph.seconds)) if along is None else along
     cuts = [_cut(graph, order, micro_batches, limit) for order in tried]
-    found = [cut for cut in cuts if cut is not None]
+    found = [
+        cut for cut in cuts if cut is not None and all(cut[n] == stage for n, stage in graph.pinned)
+    ]
     return min(found, key=lambda cut: graph.step_s(cut, micro_batches), default=None)
 
 

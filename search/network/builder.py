@@ -16,7 +16,7 @@ from autoddl.perfmodel.places import MeshPlace, slowest
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.redistribution import Strided
 from autoddl.perfmodel.roofline import OpWork, device_s
-from autoddl.sbp.canonical import canonical, strided_states
+from autoddl.sbp.canonical import strided_states
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Parameter, Program, Tensor
 from autoddl.sbp.program.live_across import kept_flags
@@ -37,7 +37,7 @@ from autoddl.search.network.cost_network import (
     ints,
     shared,
 )
-from autoddl.search.network.pins import Pins
+from autoddl.search.network.pins import Pin, Pins, left
 from autoddl.search.network.scopes import factors_of
 from autoddl.search.network.strided import StridedCuts, no_strides, strided_cuts
 
@@ -62,7 +62,7 @@ def build(
 ) -> CostNetwork:
     """Return the problem of planning `program` on `mesh` under `profile`.
 
-    `pin` maps name patterns of parameters and inputs to states, e.g. {"*.fc1.weight": "B,S(0)"};
+    `pin` maps name patterns to states, e.g. {"*.fc1.weight": "B,S(0)"} (pins.py);
     `lists` gives the signatures of ops without a rule, which are all-broadcast otherwise; `allow` names
     the approximations that are permitted ("local_batchnorm"). Choices are those that the engine can
     execute; boxings run on these of its `streams`, by default the usual ones. A `launch` has up to so
@@ -75,7 +75,6 @@ def build(
     """
     setting = Setting(program, mesh, profile, engine, streams or engine.streams[0], launch, kinds)
     pins = Pins(program, mesh, dict(pin or {}), strides=engine.limits.strides)
-    pins.check()
     pinned = list(pins.strided())
     may = strides or bool(pinned)
     cuts = strided_cuts(program, mesh, engine.limits, pinned) if may else no_strides(program)
@@ -127,22 +126,16 @@ class _Builder:
         )  # fmt: skip
 
     def _states(self, name: str) -> tuple[NdSbp, ...]:
-        """Return the states without P of a tensor, or its pinned one."""
-        shape, pinned = self.program.tensor[name].shape, self.pins.of(name)
-        if name in self.shared:
-            return (broadcast(self.mesh.ndim),)
-        cuts = self.strided.cuts[int(self.strided.of_tensor[self.program.columns.number[name]])]
-        if pinned is None:
-            return self._cached(("states", shape, cuts), lambda: self._every_state(shape, cuts))
-        mesh = self.mesh.cuts
-        strided = strided_states(shape, mesh, cuts, partial=False) if cuts else ()
-        pinned = canonical(pinned, shape, mesh) if cuts else pinned
-        if pinned not in chain(all_states(shape, mesh, partial=False), strided):
-            raise AutoDDLError(
-                f"pin of {name}: state {pinned} does not cut shape {shape} evenly on mesh "
-                f"{self.mesh}; choose dims that the axes divide"
-            )
-        return (pinned,)
+        """Return the states without P that a tensor may have."""
+        found: tuple[NdSbp, ...] = (broadcast(self.mesh.ndim),)
+        if name not in self.shared:
+            shape = self.program.tensor[name].shape
+            cuts = self.strided.cuts[int(self.strided.of_tensor[self.program.columns.number[name]])]
+            found = self._cached(("states", shape, cuts), lambda: self._every_state(shape, cuts))
+        pins = [(name, pin) for pin in self.pins.of(name)]
+        if pins:
+            found = tuple(found[i] for i in left(name, [{name: s} for s in found], pins))
+        return found
 
     def _every_state(self, shape: tuple[int, ...], cuts: Strided) -> tuple[NdSbp, ...]:
         """Return the states without P of tensors of a shape, those with these cuts last."""
@@ -178,7 +171,7 @@ class _Builder:
         place, ops = columns.place, self.program.ops
         for parameter in parameters:
             tensors = (parameter.tensor, *parameter.states)
-            special = parameter.tensor if self.pins.states or self.shared else ""
+            special = parameter.tensor if self.pins.of_tensor or self.shared else ""
             kind = -1 if parameter.update is None else self._key(ops[place[parameter.update]])
             strided = int(self.strided.of_tensor[number[parameter.tensor]])
             look = special, kind, strided, tuple([form[number[name]] for name in tensors])
@@ -207,9 +200,10 @@ class _Builder:
                 work_at = partial(OpWork.of, self.program, update, signature)
                 seconds.append(slowest(self.places, work_at)[0])
         if not kept:
+            pins = " and ".join(map(str, self.pins.of(parameter.tensor)))
             raise AutoDDLError(
-                f"pin of {parameter.tensor}: its optimizer's op type {update.type} can't update it in "
-                f"state {form.choices[0][TENSOR]}; leave the pin out, or pin it to "
+                f"{pins}: the optimizer of {parameter.tensor}, {update.type} can't update it in state "
+                f"{form.choices[0][TENSOR]}; leave the pin out, or pin it to "
                 f"{','.join('B' * self.mesh.ndim)}"
             )
         allowed = tuple(form.choices[i] for i in kept)
@@ -218,14 +212,16 @@ class _Builder:
     def _ops(self, ops: Ints) -> tuple[list[Domain], Ints]:
         """Return the forms of ops, of which many are alike, and which of them each has.
 
-        A form depends on the op's kind, on which of its results live across the step, and on variables
-        that are updated in place.
+        A form depends on the op's kind, on which of its results live across the step, on pins of these,
+        and on variables that are updated in place.
         """
         columns, outputs = self.program.columns, self.program.columns.outputs
         special = np.zeros(len(columns.form), dtype=np.bool_)
         special[ints([columns.number[name] for name in (*self.written, *self.shared)])] = True
         alone = np.diff(outputs.begin) > MOST_RESULTS
         alone[columns.inputs.op[special[columns.inputs.tensor]]] = True
+        special[ints([columns.number[name] for name in self.pins.of_tensor])] = True
+        alone[outputs.op[special[outputs.tensor]]] = True
         place = np.minimum(np.arange(len(outputs.op)) - outputs.begin[outputs.op], MOST_RESULTS)
         lives = self.kept[outputs.tensor] * 2.0**place
         sets, live = np.unique(
@@ -244,31 +240,25 @@ class _Builder:
     def _op(self, op: Op) -> Domain:
         number = self.program.columns.number
         kept = tuple([o for o, t in op.outputs if self.kept[number[t]]])
-        variables = [(o, t) for o, t in op.inputs if t in self.written or t in self.shared]
-        kept += tuple([o for o, t in variables if self.written.get(t) == (op.name, o)])
-        fixed = tuple([(o, self._fixed(t)) for o, t in variables if self._fixed(t) is not None])
-        key = "op", self._key(op), kept, fixed
-        return self._cached(key, lambda: self._priced(op, kept, dict(fixed)))
-
-    def _fixed(self, tensor: str) -> NdSbp | None:
-        """Return the state that a variable must have where it is updated in place, if it is known."""
-        if tensor in self.shared:
-            return broadcast(self.mesh.ndim)
-        return self.pins.of(tensor) if tensor in self.written else None
+        updated = [(o, t) for o, t in op.inputs if self.written.get(t) == (op.name, o)]
+        kept += tuple([o for o, _ in updated])
+        whole = tuple([o for o, t in op.inputs if t in self.shared])
+        pins = tuple([(o, pin) for o, t in (*op.outputs, *updated) for pin in self.pins.of(t)])
+        key = "op", self._key(op), kept, whole, pins
+        return self._cached(key, lambda: self._priced(op, kept, whole, pins))
 
     def _key(self, op: Op) -> tuple[int, int]:
         """Return equal pairs for ops of which all is equal that forms depend on."""
         place = self.program.columns.place[op.name]
         return int(self.program.columns.kind[place]), int(self.strided.of_op[place])
 
-    def _priced(self, op: Op, kept: tuple[str, ...], fixed: Mapping[str, NdSbp | None]) -> Domain:
-        found = tuple(c for c in self._choices(op) if all(c[o] == s for o, s in fixed.items()))
-        if not found:
-            wanted = ", ".join(f"{dict(op.inputs)[o]} {s}" for o, s in fixed.items())
-            raise AutoDDLError(
-                f"pin: op {op.name} updates {wanted} in place, and {op.type} has no such signature; "
-                "leave the pin out"
-            )
+    def _priced(
+        self, op: Op, kept: tuple[str, ...], whole: tuple[str, ...], pins: Sequence[tuple[str, Pin]]
+    ) -> Domain:
+        one = broadcast(self.mesh.ndim)
+        found = tuple(c for c in self._choices(op) if all(c[o] == one for o in whole))
+        if pins:
+            found = tuple(found[i] for i in left(f"op {op.name}", found, pins))
         operands = {o: self.program.tensor[t] for o, t in op.operands}
         seconds, sizes = zip(
             *[self._at(place, op, operands, found, kept) for place in self.places], strict=True

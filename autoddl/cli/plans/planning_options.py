@@ -64,8 +64,10 @@ OTHERS = with_options(
     option("--evaluations", "budget in work, the same on every machine", float, "N"),
     option("--stop-gap", "end when so near to the bound: 0.01 is 1 %", float, "SHARE"),
     option("--seed", "the same plan again", int, "N"),
-    option("--pin", "states of parameters and inputs by name pattern: '*.fc1.weight=B,S0'; may be "
-           "repeated", _Pair(), "NAME=STATE", multiple=True),
+    option("--pin", "states by name pattern, of parameters, inputs, results of modules and ops, or "
+           "gradients, or stages: '*.fc1.weight=B,S0', 'grad *.fc1.weight=!P', '*.blocks.3=stage 1'; may "
+           "be repeated", _Pair(),
+           "NAME=STATE", multiple=True),
     flag("--strict", "refuse op types without a rule"),
     flag("--allow-local-batchnorm", "BatchNorm may use the statistics of a device's part of the batch"),
     option("--dropout", "exact: masks of one device; sharded: each device draws its own", None, "NAME"),

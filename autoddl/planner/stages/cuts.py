@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.perfmodel.pipeline.part_graph import PlacedParts, part_graph
-from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, PlacedCut, place
+from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, PartGraph, PlacedCut, place
 from autoddl.planner.stages.part_classes import Pools
 from autoddl.planner.stages.stage_links import Links, Ranks
 from autoddl.planner.stages.stage_moves import StagePart
+from autoddl.planner.stages.stage_pins import StagePins
 from autoddl.planner.stages.staged_assignment import Memories, Staged
 from autoddl.planner.stages.unit_costs import UnitCosts, Units, crossing_s
 from autoddl.planner.whole.assigned import Assigned
@@ -74,11 +75,16 @@ class Cuts:
 
     def __init__(
         self, classes: Sequence[ClassStates], parts: PlacedParts, pools: Pools, links: Links,
-        micro_batches: int, found: Positions,
+        micro_batches: int, found: Positions, pins: StagePins | None = None,
     ) -> None:  # fmt: skip
         self.classes, self.parts, self.pools = classes, parts, pools
         self.links, self.micro_batches, self.found = links, micro_batches, found
         self.places = cut_places(classes[0].assigned.problem.program, len(classes))
+        self.numbers, self.pins = parts.numbers, pins
+        self.graphs = [parts]
+        if pins:  # which stage a part is follows from the number of all
+            self.numbers = pins.check(parts.numbers, self.places)
+            self.graphs = [parts.of(number) for number in self.numbers]
         whole = [Staged.equal(c.assigned, found, (), micro_batches, links) for c in classes]
         self.costs = [UnitCosts(each, found) for each in whole]
         self.memories: Memories = {}
@@ -99,7 +105,8 @@ class Cuts:
         tried = [
             staged
             for close in CLOSE
-            for staged in self._tried(self.parts, again=False, below_s=below_s, close=close)
+            for parts in self.graphs
+            for staged in self._tried(parts, again=False, below_s=below_s, close=close)
         ]
         if not tried and self._none_is_faster(below_s):
             return None
@@ -108,14 +115,15 @@ class Cuts:
         again = not slow and not any(map(self.fits, tried))
         # A cut with a few such stages may fit, and all of them in another cut be faster.
         if again or not (slow or self.fits(tried[0])):
-            tried += self._tried(self.parts, again=True, below_s=below_s)
+            for parts in self.graphs:
+                tried += self._tried(parts, again=True, below_s=below_s)
         fitting = [] if slow else [staged for staged in tried if self.fits(staged)]
         if not (fitting or slow):
             return min(tried, key=lambda staged: staged.memory_bytes, default=None)
         best = min(fitting, key=lambda staged: staged.timeline.step_s, default=None)
         least_s = below_s if best is None else min(below_s, best.timeline.step_s)
         seen = {staged.stages for staged in fitting or tried}
-        for number in (each for each in self.parts.numbers if each not in seen):
+        for number in (each for each in self.numbers if each not in seen):
             for staged in self._tried(self.parts.of(number), again=again, below_s=least_s):
                 if staged.timeline.step_s < least_s and self.fits(staged):
                     best, least_s = staged, staged.timeline.step_s
@@ -124,7 +132,8 @@ class Cuts:
     def _none_is_faster(self, below_s: float) -> bool:
         """Tell whether all cuts take as long as that by their closed form, whatever memory they need."""
         limits = [NO_LIMIT] * len(self.classes)
-        return self._placed(self._units(False), limits, self.parts, below_s) is None
+        units = self._units(False)
+        return all(self._placed(units, limits, each, below_s) is None for each in self.graphs)
 
     def _least_s(self, staged: Staged) -> float:
         """Return the seconds of a cut's step, with as many micro-batches in flight as are of use."""
@@ -202,8 +211,28 @@ class Cuts:
         if limits is None:
             other = last = held + parts.graph.in_flight.mean() * active
             limits = [NO_LIMIT] * len(units)
-        chains = Chains(other, last, once, held, active, np.array(limits), self._transfers)
-        return place(chains, parts.graph, self.micro_batches, tolerance=close, below_s=below_s)
+        graph, transfers = self._pinned(parts) if self.pins else (parts.graph, self._transfers)
+        chains = Chains(other, last, once, held, active, np.array(limits), transfers)
+        return place(chains, graph, self.micro_batches, tolerance=close, below_s=below_s)
+
+    def _pinned(self, parts: PlacedParts) -> tuple[PartGraph, Floats]:
+        """Return a graph of one number of parts with rows of transfers for each stage.
+
+        They are infinite at the places where the stage behind may not begin.
+        """
+        assert self.pins is not None
+        graph, (number,) = parts.graph, parts.numbers
+        allowed = self.pins.begins(number, self.places)
+        assert allowed is not None, "other numbers are left out"
+        pairs = list(
+            zip(graph.link.tolist(), (number - parts.parts[graph.head]).tolist(), strict=True)
+        )
+        rows = {pair: row for row, pair in enumerate(p for p in dict.fromkeys(pairs) if p[0] >= 0)}
+        transfers = [
+            np.where(allowed[stage + 1], self._transfers[link], np.inf) for link, stage in rows
+        ]
+        links = np.array([rows.get(pair, -1) for pair in pairs])
+        return graph._replace(link=links), np.array(transfers or self._transfers)
 
     @cached_property
     def _transfers(self) -> Floats:

@@ -16,6 +16,7 @@ from autoddl.perfmodel.pipeline.free_stages import HighsLimits, fastest
 from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT
 from autoddl.perfmodel.pipeline.stage_graph import SentTensor, StageGraph, orders
 from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.stages.stage_pins import StagePins
 from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.planner.stages.unit_costs import UnitCosts
 from autoddl.planner.whole.assigned import Assigned
@@ -63,7 +64,10 @@ def _unsteady(program: Program) -> Iterator[str]:
             yield op.name
 
 
-def stage_graph(assigned: Assigned, stages: int, micro_batches: int, links: Links) -> StageGraph:
+def stage_graph(
+    assigned: Assigned, stages: int, micro_batches: int, links: Links,
+    pins: StagePins | None = None,
+) -> StageGraph:  # fmt: skip
     """Return what the stages of a program are chosen from, each on a mesh of the assignment's shape.
 
     What is sent to a stage comes from the one beside it.
@@ -88,6 +92,7 @@ def stage_graph(assigned: Assigned, stages: int, micro_batches: int, links: Link
     return StageGraph(
         units.seconds, units.once_s, units.waiting_s, units.held_bytes, units.active_bytes,
         tuple(tensors.values()), rows, (costly * bytes_of).astype(np.int64), found.count,
+        tuple(pins.nodes(place)) if pins else (),
     )  # fmt: skip
 
 
@@ -119,12 +124,13 @@ def free_cut(
     links: Links,
     limit: int | None,
     allowance: Allowance,
+    pins: StagePins | None = None,
 ) -> Staged | None:
     """Return the fastest equal stages that were found in time, None where none fit.
 
     They follow one assignment, as in `cuts.equal_cut`; none makes its forward results again.
     """
-    graph = stage_graph(assigned, stages, micro_batches, links)
+    graph = stage_graph(assigned, stages, micro_batches, links, pins)
     most = NO_LIMIT if limit is None else limit
 
     def find(bound: int) -> Staged | None:

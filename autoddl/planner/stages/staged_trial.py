@@ -31,6 +31,7 @@ from autoddl.planner.stages.cuts import ClassStates, Cuts, cut_places, sums
 from autoddl.planner.stages.free_cut import free_cut
 from autoddl.planner.stages.part_classes import PartClass, Pools, part_classes
 from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.stages.stage_pins import StagePins
 from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.planner.uneven.share_vectors import share_classes, share_meshes
 from autoddl.planner.whole.assigned import Assigned
@@ -178,10 +179,16 @@ class StagedTrial(Contender):
         """
         request, count = self.request, self.candidate.micro_batches
         found = self.places(count)
-        classes, parts = self._problems(self.micro(count))
+        program = self.micro(count)
+        classes, parts = self._problems(program)
         # What one class redistributes a mixture of several may send instead.
         alone = len(classes) == 1 and self.candidate.stages > 0
         free = alone and request.parts == FREE and self.candidate.stages > 1
+        pins = StagePins(program, request.pin or {}, free=free)
+        places = cut_places(program, len(classes))
+        can = [n for n in parts.numbers if not pins or pins.begins(n, places) is not None]
+        if not can:
+            pins.check(parts.numbers, places, free=free)
         bound_s = 0.0 if free else _bound_s(classes, parts, count, found)  # that of cuts
         if alone:
             bound_s = max(bound_s, classes[0].weighted.lower_bound_s())
@@ -195,8 +202,10 @@ class StagedTrial(Contender):
             for each in some:
                 each.search(allowance.next(min(most_s, left_s) / len(some)), gap)
             states = [each.states for each in some]
-            cut = Cuts(states, parts, pools, links, count, found).best(below_s)
-            return self._freed(cut, states[0], links, allowance.next(most_s)) if free else cut
+            cut = None
+            if can:
+                cut = Cuts(states, parts, pools, links, count, found, pins).best(below_s)
+            return self._freed(cut, states[0], links, allowance.next(most_s), pins) if free else cut
 
         def tighter(some: Sequence[ClassSearch], staged: Staged) -> Sequence[ClassSearch] | None:
             held = zip(staged.parts, staged.memory, strict=True)
@@ -228,11 +237,12 @@ class StagedTrial(Contender):
                 )
 
     def _freed(
-        self, cut: Staged | None, states: ClassStates, links: Links, allowance: Allowance
-    ) -> Staged | None:
+        self, cut: Staged | None, states: ClassStates, links: Links, allowance: Allowance,
+        pins: StagePins,
+    ) -> Staged | None:  # fmt: skip
         """Return the faster of a cut and of stages that need not be one."""
         stages, count = self.candidate.stages, self.candidate.micro_batches
-        free = free_cut(states.assigned, stages, count, links, states.limit, allowance)
+        free = free_cut(states.assigned, stages, count, links, states.limit, allowance, pins)
         if free is None:
             return cut
         known = [free] if cut is None or not _fits(cut, self.request) else [cut, free]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 from autoddl.errors import AutoDDLError
 from autoddl.planner.race import WORTH_OF_HALVES, Solution
@@ -14,6 +13,7 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.batch_mean import check_mean
 from autoddl.sbp.rewrites.halves import halves, second
 from autoddl.sbp.rewrites.micro_batch import micro_batch
+from autoddl.search.network.pins import GRADIENTS, matched
 
 REMEDY = "plan with duplex=False"
 
@@ -38,9 +38,13 @@ def halved(request: Request, mesh: Mesh | None = None) -> Request:
 
 
 def _of_second(half: Program, pin: Mapping[str, str]) -> dict[str, str]:
-    """Return pins for the second half's inputs, those of the first."""
-    found = {name: [s for p, s in pin.items() if fnmatchcase(name, p)] for name in half.inputs}
-    return {second(name): states[0] for name, states in found.items() if states}
+    """Return pins for the second half's inputs and ops, those of the first; modules have both halves."""
+    return {
+        second(found.name): text
+        for pattern, text in pin.items()
+        for found in matched(half, pattern)
+        if not pattern.startswith(GRADIENTS) and found.name in {*half.inputs, *half.op}
+    }
 
 
 def can_be_worth(request: Request, whole: Solution) -> bool:

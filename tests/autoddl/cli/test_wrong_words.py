@@ -18,6 +18,8 @@ from tests.support.programs import mlp
 LONG, LIMIT_S, HANGS_S, LONGEST = "x" * 5000, 5.0, 600, 400
 ODD = ["x", LONG, "\x1b[31mred", "a\nb", "½", "[red]x[/red]"]
 NAMES = [w for w in [*ODD, "", "4x", "a b", "-"] if w != "x"]
+PINS = ["", "=", "x=", "=B", "*=Z", "*=B,B,B", "nothing=B", "*=\x1b[31m", "*=S0|", "*=!B|S0|S1|P"]
+PINS += ["*=stage 1", "*=stage x", "*=rack: B"]
 WHOLE = [*ODD, "", "-1", "2.5", "nan", "inf", "1e3", "9" * 400, "9" * 5000, "0x4"]
 SECONDS = [*ODD, "", "-1", "nan", "-inf", "1e400x"]
 UNREADABLE = ["missing.json", "folder", "pipe", "empty", "noise", "cut.json", "a\nb", LONG, "nul\0"]
@@ -150,7 +152,7 @@ VALUES: dict[tuple[str, str], list[str]] = {
     ("plan", "--evaluations"): [*SECONDS, "0", "5"],  # the base has a budget in seconds
     ("plan", "--stop-gap"): [*ODD, "", "-1", "1", "nan", "inf"],
     ("plan", "--seed"): WHOLE,
-    ("plan", "--pin"): [*ODD, "", "=", "x=", "=B", "*=Z", "*=B,B,B", "nothing=B", "*=\x1b[31m"],
+    ("plan", "--pin"): [*ODD, *PINS],
     ("plan", "--dropout"): [*ODD, "", "shared"],
     ("plan", "--recompute"): [*ODD, "", "layer"],
     ("plan", "--pipeline"): [*WHOLE, "0", "Auto"],

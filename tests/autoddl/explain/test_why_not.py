@@ -9,8 +9,7 @@ import pytest
 from autoddl.errors import AutoDDLError
 from autoddl.explain.asked import asked_for
 from autoddl.explain.reopened import Reopened, reopened
-from autoddl.explain.why_not import wanted_states, why_not
-from autoddl.sbp.mesh import Mesh
+from autoddl.explain.why_not import why_not
 from autoddl.search.budget import Budget
 from tests.autoddl.explain.plans import planned, profile_for
 
@@ -102,15 +101,6 @@ def test_wrong_options(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(AutoDDLError) as error:
         planned("transformer").explain(**{"profile": profile_for("transformer"), **options})
     assert expected in str(error.value) and str(error.value).isprintable()
-
-
-def test_an_entry_alone_is_meant_for_some_axis() -> None:
-    mesh = Mesh.parse("2x4")
-    meant = wanted_states("S1", mesh)
-    assert [str(state) for state in meant.states] == ["(S1, B)", "(B, S1)"]
-    assert str(meant.entry) == "S1"
-    assert wanted_states("S1,B", mesh).entry is None
-    assert wanted_states("S1", Mesh.parse("4")).entry is None
 
 
 def test_what_the_engine_refuses_is_told_from_what_is_wrong() -> None:

@@ -227,10 +227,10 @@ def test_a_parameter_has_only_states_that_its_update_accepts() -> None:
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        ("P,B", "P in (P, B); parameters and inputs are B or S<dim>"),
-        ("S(0,2),B", "S(0, 2) in (S(0, 2), B)"),
-        ("S0',S0", "S0' in (S0', S0)"),
-        ("S0", "1 entries, mesh 2x2 has 2 axes"),
+        ("P,B", "leaves model.fc1.weight without a choice; the nearest is model.fc1.weight (B, B)"),
+        ("S(0,2),B", "the nearest is model.fc1.weight (B, B)"),
+        ("S0',S0", "the nearest is model.fc1.weight (B, S0)"),
+        ("S0,S0,B", "3 entries, mesh 2x2 has 2 axes"),
         ("S0,X", "S, B or P expected at 'S0, <-- HERE X'"),
         ("S0:(3,1)", "level [node 2] do not fill its axes"),
     ],

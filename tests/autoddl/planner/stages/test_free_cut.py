@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -178,3 +179,17 @@ def test_free_stages_are_on_devices_that_are_alike() -> None:
         autoddl.optimize(
             towers(), cluster="1*fastx2 + 1*slowx2", profile=of_two_kinds(cluster()), parts="free"
         )
+
+
+def test_stages_of_branches_may_be_pinned_in_either_order() -> None:
+    """A layer comes before one of the other tower, but no data goes between them."""
+    asked: dict[str, Any] = {"mesh": "1", "pipeline": 2, "micro_batches": MICRO_BATCHES}
+    asked |= {"profile": cluster(), "budget": LITTLE, "parts": "free"}
+    for first, second in (("left", "right"), ("right", "left")):
+        pin = {f"model.{first}.2": "stage 0", f"model.{second}.0": "stage 1"}
+        found = autoddl.optimize(towers(), **asked, pin=pin)
+        for op in found.program.ops:
+            if op.phase == "forward" and op.module in ("model.left.2", "model.right.0"):
+                assert found.stage_of[op.name] == int(op.module[:-2].endswith(second))
+        with pytest.raises(AutoDDLError, match=r"data goes model.*, and goes to later stages only"):
+            autoddl.optimize(towers(), **asked, pin={**pin, f"model.{first}.1": "stage 1"})

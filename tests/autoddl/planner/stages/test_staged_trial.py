@@ -240,9 +240,10 @@ def test_other_numbers_of_parts_are_looked_at_where_the_first_is_too_slow() -> N
         number: SimpleNamespace(stages=number, timeline=SimpleNamespace(step_s=step_s))
         for number, step_s in ((2, 11.0), (3, 9.0))
     }
-    graph = SimpleNamespace(numbers=(2, 3), of=lambda number: found[number])
+    graph = SimpleNamespace(of=lambda number: found[number])
     known: Any = SimpleNamespace(
-        parts=graph, fits=lambda staged: True, _least_s=lambda staged: staged.timeline.step_s,
+        parts=graph, graphs=[graph], numbers=(2, 3), fits=lambda staged: True,
+        _least_s=lambda staged: staged.timeline.step_s,
         _none_is_faster=lambda below_s: False,
         _tried=lambda parts, again, below_s, close=0: iter([found[2] if parts is graph else parts]),
     )  # fmt: skip
