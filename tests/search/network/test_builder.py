@@ -228,7 +228,7 @@ def test_a_parameter_has_only_states_that_its_update_accepts() -> None:
     ("state", "words"),
     [
         ("P,B", "leaves model.fc1.weight without a choice; the nearest is model.fc1.weight (B, B)"),
-        ("S(0,2),B", "the nearest is model.fc1.weight (B, B)"),
+        ("S(0,2),B", "for this engine, without strides"),
         ("S0',S0", "the nearest is model.fc1.weight (B, S0)"),
         ("S0,S0,B", "3 entries, mesh 2x2 has 2 axes"),
         ("S0,X", "S, B or P expected at 'S0, <-- HERE X'"),
