@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.float64]
 MOST_UNITS = 16  # of all nodes together: batches are rarely divided by more
 ROUND = 0.25  # of the budget, for each program that HAP's alternation searches for
 TRIED = 3  # vectors for each mesh in a turn: each is a search of its own
-TURNS = 3  # 11/1, 15/1, 7/1; 5/1, 13/3, 3/1; 2/1: the ninth vector is near to even
+TURNS = 3  # at 8:1 11/1, 15/1, 7/1; 5/1, 13/3, 3/1; 11/5, 2/1, 5/3, which are near to even
 
 
 def share_meshes(request: Request, turn: int = 0) -> Iterator[Mesh]:
