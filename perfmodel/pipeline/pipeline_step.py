@@ -47,7 +47,8 @@ class PipelineStep:
     own. Under credits it begins a forward pass while less than `credits[stage]` micro-batches are in
     flight, by default 2 · stages everywhere. `device_of` gives by stage the device that computes, if
     stages share one. Where no transfer goes forward, or none back, stages wait for their neighbours; else
-    one that none reaches waits for nothing.
+    one that none reaches waits for nothing. With `rendezvous` a message occupies both stages, and so
+    belongs to their orders. These are the schedule's, or `orders` of rendezvous (step_tasks.py).
     """
 
     stages: tuple[StageWork, ...]
@@ -56,6 +57,8 @@ class PipelineStep:
     schedule: str = "1f1b"
     credits: tuple[int, ...] | None = None
     device_of: tuple[int, ...] | None = None
+    rendezvous: bool = False
+    orders: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         stages = len(self.stages)
