@@ -200,6 +200,8 @@ class EngineModel:
     crosses: Callable[[NdSbp, Sequence[int]], bool] = field(repr=False)
     """Whether a tensor in this state on such a mesh goes to another mesh without being made whole."""
     masks_alike: bool = False
+    rendezvous: bool = False
+    """Whether a message between stages blocks both of them; then every task of a stage has its turn."""
     collectives: Mapping[str, CollectiveQueue] = field(default_factory=dict)
     runs_graphs: bool = True
     """Whether users' graphs run under its plans; else scripts are generated from them."""

@@ -76,6 +76,7 @@ class _Body(msgspec.Struct, Generic[_Json], forbid_unknown_fields=True, kw_only=
     compute_stream: bool
     duplex: bool = False
     queue: CollectiveQueue | None = None
+    orders: tuple[str, ...] = ()
 
 
 class _File(_Body[_Json], Generic[_Json], forbid_unknown_fields=True, kw_only=True):
@@ -109,6 +110,7 @@ def save(plan: PlanValue, path: str | Path) -> None:
 _text = lru_cache(maxsize=1 << 12)(str)
 _UNSAID: dict[str, Any] = {  # what files leave out
     "queue": None, "trials": (), "pins": (), "room": 1.0, "device_kinds": (), "grouped": (),
+    "orders": (),
 }  # fmt: skip
 
 
@@ -316,6 +318,7 @@ def _check(plan: PlanValue) -> None:
         raise AutoDDLError(f"$.search.objective: {shown(plan.search.objective)}; known are {known}")
     if all(part.work is not None for part in plan.parts):
         _ = plan.pipeline_step  # which checks itself
+    _ = plan.tasks  # likewise
     found = plan.search
     names = [plan.profile, found.solver, *(each.name for each in (plan.estimate, *plan.baselines))]
     names += [*(row.module for row in plan.rows), *(each.mesh for each in found.outcomes)]

@@ -18,6 +18,14 @@ from autoddl.json_files import Bytes, Seconds, Times
 from autoddl.perfmodel.boxing_prices import GroupedGather
 from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep, StageWork, TransferWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, simulate
+from autoddl.perfmodel.pipeline.schedules import ONE_F_ONE_B
+from autoddl.perfmodel.pipeline.step_tasks import (
+    Link,
+    StepTasks,
+    links_between,
+    scheduled,
+    tasks_of,
+)
 from autoddl.plan.search_report import SearchReport
 from autoddl.sbp.cluster_kinds import text_of
 from autoddl.sbp.layout import Layout, Path, Redistribution
@@ -179,8 +187,9 @@ class PlanValue:
     all, and updates come once. With `duplex` the program is that of two halves of the batch in turn
     (sbp.rewrites.halves). A plan for an `engine` without a name may have states that none executes. With
     `compute_stream` boxings run as ops of the compute stream, on CUDA devices, else those there share a
-    `queue`, with these settings. `baselines` that did not decide on the plan are estimated when they
-    are first read.
+    `queue`, with these settings. `orders` say in which order stages do their tasks
+    (perfmodel.pipeline.step_tasks), () as the engine's schedule has it. `baselines` that did not decide
+    on the plan are estimated when they are first read.
     """
 
     program: Program = field(repr=False)
@@ -195,6 +204,7 @@ class PlanValue:
     compute_stream: bool = False
     duplex: bool = False
     queue: CollectiveQueue | None = None
+    orders: tuple[str, ...] = ()
 
     @property
     def pipelined(self) -> bool:
@@ -337,7 +347,26 @@ class PlanValue:
             raise AutoDDLError("pipeline: no seconds to simulate; plan with autoddl.optimize")
         credits = [part.in_flight for part in self.parts]
         return pipeline_step(
-            self.engine.schedule, works, self.micro_batches, self.transfers, credits
+            self.engine, works, self.micro_batches, self.transfers, credits, self.orders
+        )
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Return which messages go between stages for each micro-batch in a script."""
+        return links_between((item.source, item.target) for item in self.transfers)
+
+    @property
+    def schedule_name(self) -> str:
+        """Return what the order of tasks in a script is called: that of a schedule, or "given"."""
+        return "given" if self.orders else ONE_F_ONE_B
+
+    @cached_property
+    def tasks(self) -> StepTasks:
+        """Return what each stage does in a script, in order; an engine with credits has none."""
+        if self.orders:
+            return tasks_of(self.orders, self.links, self.micro_batches)
+        return scheduled(
+            ONE_F_ONE_B, len(self.parts), self.micro_batches, self.links, rendezvous=True
         )
 
     @cached_property
@@ -392,21 +421,23 @@ class PlanValue:
 
 
 def pipeline_step(
-    schedule: str,
+    engine: EngineModel,
     works: Sequence[StageWork],
     micro_batches: int,
     transfers: Sequence[Transfer],
     in_flight: Sequence[int],
+    orders: tuple[str, ...] = (),
 ) -> PipelineStep:
     """Return what the simulation of a step needs; `in_flight` are the credits of the stages."""
     sent = tuple(
-        TransferWork(item.source, item.target, item.seconds, item.tensor)
+        TransferWork(item.source, item.target, item.seconds or 0.0, item.tensor)
         for item in transfers
-        if item.seconds is not None
+        if item.seconds is not None or engine.rendezvous
     )
     return PipelineStep(
-        tuple(works), micro_batches, sent, schedule=schedule, credits=tuple(in_flight)
-    )
+        tuple(works), micro_batches, sent, schedule=engine.schedule, credits=tuple(in_flight),
+        rendezvous=engine.rendezvous, orders=orders,
+    )  # fmt: skip
 
 
 def _difference(plan: PlanValue, program: Program) -> str:

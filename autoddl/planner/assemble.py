@@ -43,6 +43,7 @@ def plan_of(
         compute_stream=problem.compute_stream,
         duplex=duplex,
         queue=problem.setting.queue,
+        orders=found.orders,
     )
 
 

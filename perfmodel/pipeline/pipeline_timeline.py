@@ -1,8 +1,8 @@
 """When the stages of a pipeline compute, communicate and wait: a simulation of one step.
 
 Each stage has a compute and a boxing stream, each directed pair of ranks a stream for transfers. A
-stream does one thing at a time; what was ready first goes first. Passes of a rank run one after
-another where the schedule fixes their order (schedules.py).
+stream does one thing at a time; what was ready first goes first. Where the schedule fixes the order of
+a rank's tasks they run one after another (step_tasks.py), messages that are a rendezvous among them.
 
 Two equal stages, forward 1 s and backward 2 s, with 3 micro-batches under 1F1B take
 (3 − 1)·3 + 2·3 = 12 s.
@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import numpy as np
 
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, TransferWork
-from autoddl.perfmodel.pipeline.schedules import CREDITS, Pass, order
+from autoddl.perfmodel.pipeline.schedules import CREDITS, Pass
+from autoddl.perfmodel.pipeline.step_tasks import CG, Task, links_of, step_tasks
 from autoddl.perfmodel.resources import ResourceParts
 from autoddl.perfmodel.simulation.event_simulation import Works, by_number
 
@@ -97,19 +98,21 @@ class _Simulation:
         self.parts: list[ResourceParts] = []
         self.waits: list[tuple[int, int]] = []  # pairs; the second waits for the first
         self.number: dict[Pass, int] = {}
+        self.messages: dict[tuple[str, int, int, int], list[int]] = {}  # a work for each tensor
 
     def run(self) -> Timeline:
         self._add_passes()
         for transfer in self.step.transfers:
             stream = f"{transfer.source}→{transfer.target}"
             self._add_transfer(transfer, ((stream, transfer.seconds),))
-        for transfer in _neighbours(self.step):
+        for transfer in _untold(self.step):
             self._add_transfer(transfer, ())
-        self.waits += [(self.number[a], self.number[b]) for a, b in self._turns()]
+        self.waits += self._credits() if self.step.schedule == CREDITS else self._turns()
         for stage, work in enumerate(self.step.stages):
             if work.once:
                 passes = [Pass("B", stage, i) for i in range(self.step.micro_batches)]
-                self._add("once", stage, work.once, after=map(self.number.__getitem__, passes))
+                after = [*map(self.number.__getitem__, passes), *self._blocking(stage)]
+                self._add("once", stage, work.once, after)
         first, then = np.array(self.waits, dtype=np.int64).reshape(-1, 2).T
         works = Works.of(self.names, *by_number(self.parts), first, then)
         spans = _joined([
@@ -141,25 +144,38 @@ class _Simulation:
                 )
 
     def _add_transfer(self, transfer: TransferWork, parts: ResourceParts) -> None:
+        source, target = transfer.source, transfer.target
         for i in range(self.step.micro_batches):
             name = f"{transfer.kind}{i} {transfer.tensor}".strip()
-            made, read = (
-                self.number[Pass(transfer.kind, stage, i)]
-                for stage in (transfer.source, transfer.target)
-            )
-            number = self._add(name, transfer.source, parts, after=[made])
+            made, read = (self.number[Pass(transfer.kind, s, i)] for s in (source, target))
+            number = self._add(name, source, parts, after=[made])
             self.waits.append((number, read))
+            works = self.messages.setdefault((transfer.kind, i, source, target), [])
+            self.waits += [(works[-1], number)] if works and self.step.rendezvous else []
+            works.append(number)
 
-    def _turns(self) -> Iterator[tuple[Pass, Pass]]:
-        """Yield passes and others that wait for them, as the schedule has it."""
-        step, stages = self.step, len(self.step.stages)
-        if step.schedule == CREDITS:
-            for stage, credit in enumerate(step.credits or (2 * stages,) * stages):
-                for i in range(credit, step.micro_batches):
-                    yield Pass("B", stage, i - credit), Pass("F", stage, i)
-            return
-        for stage in range(stages):
-            yield from pairwise(order(step.schedule, stage, stages, step.micro_batches))
+    def _credits(self) -> Iterator[tuple[int, int]]:
+        """Yield works and others that wait for them until fewer micro-batches are in flight."""
+        stages = len(self.step.stages)
+        for stage, credit in enumerate(self.step.credits or (2 * stages,) * stages):
+            for i in range(credit, self.step.micro_batches):
+                yield self.number[Pass("B", stage, i - credit)], self.number[Pass("F", stage, i)]
+
+    def _turns(self) -> Iterator[tuple[int, int]]:
+        """Yield works and others that wait for them since they come behind them in their stage."""
+        for stage, first, then in step_tasks(self.step).waits():
+            yield self._works(stage, first)[-1], self._works(stage, then)[0]
+
+    def _blocking(self, stage: int) -> list[int]:
+        """Return the last works of the messages that occupy a stage."""
+        if not self.step.rendezvous:
+            return []
+        return [works[-1] for (_, _, *ends), works in self.messages.items() if stage in ends]
+
+    def _works(self, stage: int, task: Task) -> list[int]:
+        if task.kind == CG:
+            return [self.number[Pass(task.turn, stage, task.micro_batch)]]
+        return self.messages[task.message(stage)]
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
@@ -177,8 +193,14 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
     return found
 
 
-def _neighbours(step: PipelineStep) -> list[TransferWork]:
-    """Return what stands for data from neighbours, forward or back, where no transfer goes that way."""
+def _untold(step: PipelineStep) -> list[TransferWork]:
+    """Return what stands for data from neighbours, forward or back, where no transfer goes that way.
+
+    Where messages are a rendezvous those that carry nothing are there, and no others.
+    """
+    if step.rendezvous:
+        ends = {(t.source, t.target) for t in step.transfers}
+        return [TransferWork(a, b, 0.0) for _, a, b in links_of(step) if (a, b) not in ends]
     told, last = {transfer.kind for transfer in step.transfers}, len(step.stages) - 1
     found = [TransferWork(s - 1, s, 0.0) for s in range(1, last + 1) if "F" not in told]
     return found + [TransferWork(s + 1, s, 0.0) for s in range(last) if "B" not in told]

@@ -10,18 +10,20 @@ from 0 to 1, F0 of stage 1, B0, the gradient from 1 to 0, B0 of stage 0.
 def rendezvous_order(passes, links):
     """Return for every stage what it does in order: its `passes`, and messages between them.
 
-    A pass is ("F" or "B", n), a message (kind, n, source, target); `links` are the (kind, source, target)
-    of those that each micro-batch has. A message blocks both stages until both are there. So one order
-    of all passes and messages is made here, as they would happen with a backward twice as long as a
-    forward, and every stage keeps to it: the first message of what is left always has both its
-    stages waiting, hence nothing can block for ever.
+    A pass is ("F" or "B", n), a message (kind, n, source, target). `links` are pairs of stages (earlier,
+    later): an "F" message goes along each, a "B" message back. A message blocks both stages until both
+    are there. So one order of all passes and messages is made here, as they would happen with a backward
+    twice as long as a forward, and every stage keeps to it: the first message of what is left always
+    has both its stages waiting, hence nothing can block for ever.
     """
     waiting = [list(each) for each in passes]
     found: list[list[tuple]] = [[] for _ in passes]
     free_at, done_at, sent = [0] * len(passes), {}, set()
 
     def messages_for(stage, kind, n):
-        return [(k, n, a, b) for k, a, b in links if (k, b) == (kind, stage)]
+        if kind == "F":
+            return [("F", n, a, stage) for a, b in links if b == stage]
+        return [("B", n, b, stage) for a, b in links if a == stage]
 
     while any(waiting):
         possible = []

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.one_f_one_b import one_f_one_b
 
-CREDITS = "credits"
-SCHEDULES = ("gpipe", "1f1b", CREDITS)
+GPIPE, ONE_F_ONE_B, CREDITS = "gpipe", "1f1b", "credits"
+SCHEDULES = (GPIPE, ONE_F_ONE_B, CREDITS)
 
 
 class Pass(NamedTuple):
@@ -37,10 +37,10 @@ def order(schedule: str, rank: int, ranks: int, micro_batches: int) -> list[Pass
     Raises:
         AutoDDLError: the schedule has no fixed order.
     """
-    if schedule == "gpipe":
+    if schedule == GPIPE:
         forward = [Pass("F", rank, i) for i in range(micro_batches)]
         return forward + [Pass("B", rank, i) for i in reversed(range(micro_batches))]
-    if schedule == "1f1b":
+    if schedule == ONE_F_ONE_B:
         return [Pass(kind, rank, i) for kind, i in one_f_one_b(rank, ranks, micro_batches)]
     raise AutoDDLError(
         f"schedule {schedule!r} has no fixed order; allowed: {', '.join(SCHEDULES[:-1])}"

@@ -16,7 +16,7 @@ Source: Rhino, §6.1 and §6.2.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -100,14 +100,20 @@ class StepTasks:
     def waits(self) -> Iterator[tuple[int, Task, Task]]:
         """Yield stages, with two tasks of which the second waits for the first since it comes behind it."""
         for stage, tasks in enumerate(self.stages):
-            timed = (CG, SEND, RECEIVE, AG) if self.rendezvous else (CG,)
-            for first, then in pairwise(task for task in tasks if task.kind in timed):
+            kinds = (CG, SEND, RECEIVE) if self.rendezvous else (CG,)
+            for first, then in pairwise(task for task in tasks if task.kind in kinds):
                 yield stage, first, then
 
 
 def links_of(step: PipelineStep) -> tuple[Link, ...]:
-    """Return the messages that each micro-batch has, in the order of rendezvous."""
-    return tuple(sorted({(t.kind, t.source, t.target) for t in step.transfers}))
+    """Return the messages that each micro-batch has."""
+    return links_between((t.source, t.target) for t in step.transfers)
+
+
+def links_between(ends: Iterable[tuple[int, int]]) -> tuple[Link, ...]:
+    """Return the messages between pairs of stages: where something goes forward, something comes back."""
+    pairs = sorted({(min(pair), max(pair)) for pair in ends})
+    return (*(("B", b, a) for a, b in pairs), *(("F", a, b) for a, b in pairs))
 
 
 def step_tasks(step: PipelineStep) -> StepTasks:
@@ -119,22 +125,22 @@ def step_tasks(step: PipelineStep) -> StepTasks:
     links, count = links_of(step), len(step.stages)
     if step.orders:
         return tasks_of(step.orders, links, step.micro_batches)
-    return _scheduled(step.schedule, count, step.micro_batches, links, step.rendezvous)
+    return scheduled(step.schedule, count, step.micro_batches, links, rendezvous=step.rendezvous)
 
 
 @lru_cache(maxsize=256)
-def _scheduled(
-    schedule: str, stages: int, micro_batches: int, links: tuple[Link, ...], rendezvous: bool
+def scheduled(
+    schedule: str, stages: int, micro_batches: int, links: tuple[Link, ...], *, rendezvous: bool
 ) -> StepTasks:
+    """Return the tasks of a schedule that fixes their order."""
     passes = [
         [(each.kind, each.micro_batch) for each in order(schedule, stage, stages, micro_batches)]
         for stage in range(stages)
     ]
     if rendezvous:
-        found = [
-            [_task(stage, *action) for action in actions]
-            for stage, actions in enumerate(rendezvous_order(passes, links))
-        ]
+        pairs = [(a, b) for turn, a, b in links if turn == "F"]
+        actions = rendezvous_order(passes, pairs)  # type: ignore[no-untyped-call]
+        found = [[_task(stage, *each) for each in mine] for stage, mine in enumerate(actions)]
     else:
         found = [[*_beside(stage, mine, links)] for stage, mine in enumerate(passes)]
     return StepTasks(_whole(found, micro_batches), rendezvous)
@@ -168,17 +174,13 @@ def _whole(orders: Sequence[Sequence[Task]], micro_batches: int) -> Orders:
 
 
 @lru_cache(maxsize=256)
-def tasks_of(
-    written: tuple[str, ...], links: tuple[Link, ...], micro_batches: int
-) -> StepTasks:
+def tasks_of(written: tuple[str, ...], links: tuple[Link, ...], micro_batches: int) -> StepTasks:
     """Return the tasks of orders of rendezvous as text, checked.
 
     Raises:
         AutoDDLError: as `step_tasks`.
     """
-    orders = [
-        [_read(text, stage) for text in line.split()] for stage, line in enumerate(written)
-    ]
+    orders = [[_read(text, stage) for text in line.split()] for stage, line in enumerate(written)]
     for stage, tasks in enumerate(orders):
         _check_stage(stage, tasks, links, micro_batches)
     _check_ends(orders)
@@ -197,7 +199,9 @@ def _read(text: str, stage: int) -> Task:
     return Task(_SIGNS[sign], turn, int(n), int(other))
 
 
-def _check_stage(stage: int, tasks: Sequence[Task], links: Sequence[Link], micro_batches: int) -> None:
+def _check_stage(
+    stage: int, tasks: Sequence[Task], links: Sequence[Link], micro_batches: int
+) -> None:
     """Raise AutoDDLError where a stage lacks a task, has one twice, or too early."""
     needed: dict[Task, list[Task]] = {}  # tasks, and those that come before each
     for n in range(micro_batches):

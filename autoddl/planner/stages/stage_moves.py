@@ -160,7 +160,7 @@ class StageMoves:
 
     def _transfer(self, tensor: str, source: int, target: int, way: _Way) -> Transfer:
         sent = Transfer(tensor, source, target, way.before, None, way.arrival)
-        if self.goes_once(tensor):
+        if self.goes_once(tensor) and not self.assigned(source).problem.setting.engine.rendezvous:
             return sent
         return replace(sent, seconds=self.sent_s(sent))
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from autoddl.engine.model import EngineModel, MemoryEstimate
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, StageWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, closed_form_s, simulate
-from autoddl.perfmodel.pipeline.schedules import strict_in_flight
+from autoddl.perfmodel.pipeline.schedules import CREDITS, strict_in_flight
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.timeline import MODEL_ERROR
@@ -73,6 +73,7 @@ class Staged(StageMoves):
         self.recomputed = tuple(recomputed)
         strict = strict_in_flight(self.stages, micro_batches)
         self.in_flight = strict if in_flight is None else tuple(in_flight)
+        self.orders: tuple[str, ...] = ()
         self.memories: Memories = {} if memories is None else memories
 
     @classmethod
@@ -97,6 +98,12 @@ class Staged(StageMoves):
         for name in ("added", "_busy", "step", "timeline", "memory", "flying"):
             other.__dict__.pop(name, None)
         other.in_flight = tuple(in_flight)
+        return other
+
+    def with_orders(self, orders: tuple[str, ...], in_flight: Sequence[int]) -> Staged:
+        """Return the same stages with their tasks in other orders, which keep so much in flight."""
+        other = self.with_in_flight(in_flight)
+        other.orders = orders
         return other
 
     def with_nothing_again(self) -> Staged:
@@ -148,8 +155,10 @@ class Staged(StageMoves):
     @cached_property
     def step(self) -> PipelineStep:
         """Return what the simulation of a step needs."""
-        works, schedule = [self._work(stage) for stage in range(self.stages)], self.engine.schedule
-        return pipeline_step(schedule, works, self.micro_batches, self.transfers, self.in_flight)
+        works = [self._work(stage) for stage in range(self.stages)]
+        return pipeline_step(
+            self.engine, works, self.micro_batches, self.transfers, self.in_flight, self.orders
+        )
 
     @cached_property
     def flying(self) -> tuple[int, ...]:
@@ -167,6 +176,8 @@ class Staged(StageMoves):
         ways = [sum(stage_s[n:]) + sum(sent_s[n:]) for n in range(self.stages)]
         slowest = max(max(stage_s), 1e-12)
         strict = strict_in_flight(self.stages, self.micro_batches)
+        if self.engine.schedule != CREDITS:
+            return strict
         wanted = (math.ceil(way / slowest) for way in ways)
         return tuple(
             min(self.micro_batches, max(pair)) for pair in zip(strict, wanted, strict=True)

@@ -7,8 +7,8 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from autoddl.codegen.rendezvous import rendezvous_order
 from autoddl.perfmodel.pipeline.one_f_one_b import one_f_one_b
+from autoddl.perfmodel.pipeline.rendezvous import rendezvous_order
 
 CASES = [
     (stages, micro_batches, seed)
@@ -29,11 +29,16 @@ def links_of(stages: int, seed: int) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(("stages", "micro_batches", "seed"), CASES)
 def test_blocking_rendezvous_end_in_any_timing(stages: int, micro_batches: int, seed: int) -> None:
     links = links_of(stages, seed)
-    orders = rendezvous_order(stages, micro_batches, links)
+    orders = ordered(stages, micro_batches, links)
     for stage, order in enumerate(orders):
         assert [a for a in order if len(a) == 2] == one_f_one_b(stage, stages, micro_batches)
     for timing in range(3):
         simulate(orders, links, random.Random(timing))
+
+
+def ordered(stages: int, micro_batches: int, links: list[tuple[int, int]]) -> list:
+    passes = [one_f_one_b(stage, stages, micro_batches) for stage in range(stages)]
+    return rendezvous_order(passes, links)
 
 
 def simulate(orders: list, links: list[tuple[int, int]], rng: random.Random) -> None:
@@ -69,7 +74,7 @@ def simulate(orders: list, links: list[tuple[int, int]], rng: random.Random) -> 
 
 
 def test_the_simulation_sees_a_deadlock() -> None:
-    orders = rendezvous_order(2, 3, [(0, 1)])
+    orders = ordered(2, 3, [(0, 1)])
     first = next(i for i, a in enumerate(orders[0]) if a[0] == "B" and len(a) == 4)
     orders[0][first - 1], orders[0][first] = orders[0][first], orders[0][first - 1]
     with pytest.raises(AssertionError):
@@ -78,4 +83,4 @@ def test_the_simulation_sees_a_deadlock() -> None:
 
 def test_a_large_pipeline_takes_no_time() -> None:
     links = [*pairwise(range(16)), (0, 15), (3, 9)]
-    assert sum(map(len, rendezvous_order(16, 64, links))) == 2 * 64 * (16 + 2 * len(links))
+    assert sum(map(len, ordered(16, 64, links))) == 2 * 64 * (16 + 2 * len(links))

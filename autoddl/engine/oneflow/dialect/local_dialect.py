@@ -216,8 +216,7 @@ def _step(content: ScriptContent) -> list[str]:
         module = "local_accumulation" if content.plan.micro_batches > 1 else "local_model"
         return [functions_of("local_model", "backward"), functions_of(module, "train_step")]
     return [
-        functions_of("autoddl.perfmodel.pipeline.one_f_one_b", "one_f_one_b"),
-        functions_of("autoddl.codegen.rendezvous", "rendezvous_order"),
+        *script_tables.ordering(content.plan),
         functions_of("autoddl.codegen.transfer_boxes", "transfer_boxes"),
         functions_of("local_stages", "boxes"),
         functions_of("staged_model", "inside", "routes"),
@@ -225,7 +224,7 @@ def _step(content: ScriptContent) -> list[str]:
         functions_of("local_stages", "arriving"),
         functions_of("staged_model", "move"),
         functions_of("local_stages", "exchange", "compute", "run_forward", "run_backward"),
-        functions_of("staged_model", "train_step"),
+        functions_of("staged_model", "noted", "train_step"),
     ]
 
 

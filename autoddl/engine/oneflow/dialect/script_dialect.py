@@ -95,14 +95,13 @@ def _step(content: ScriptContent) -> list[str]:
         else functions_of("staged_model", "run_forward", "run_backward")
     )
     return [
-        functions_of("autoddl.perfmodel.pipeline.one_f_one_b", "one_f_one_b"),
-        functions_of("autoddl.codegen.rendezvous", "rendezvous_order"),
+        *script_tables.ordering(content.plan),
         functions_of("autoddl.codegen.transfer_boxes", "transfer_boxes"),
         functions_of("staged_model", "boxes", "inside", "routes"),
         script_tables.orders(content.stages),
         functions_of("staged_model", "whole_where_partial", "move", "exchange"),
         passes,
-        functions_of("staged_model", "train_step"),
+        functions_of("staged_model", "noted", "train_step"),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from textwrap import wrap
 
 import numpy as np
 
@@ -11,26 +12,29 @@ from autoddl.codegen.source import folded_tables
 from autoddl.codegen.source import source_lines as layout
 from autoddl.codegen.source.expression import literal, quoted
 from autoddl.codegen.stage_sections import StageSections
+from autoddl.engine.oneflow.dialect.runtime_source import functions_of
 from autoddl.engine.oneflow.dialect.terms import dtype_text, sbp_text
 from autoddl.plan.value import Part, PlanValue
 from autoddl.sbp.state import NdSbp
 
 MAX_LISTED_RANKS = 16
+_TASKS_WIDTH = 90  # of a line of a stage's tasks
 StateText = Callable[[NdSbp], str]
 _NAMES = "B, P, S = flow.sbp.broadcast, flow.sbp.partial_sum, flow.sbp.split"
 
 # The names that a script has besides those of the model's functions and repeated tables.
 _IMPORTS = {"argparse", "itertools", "logging", "np", "flow", "F"}
 _FUNCTIONS = {
-    "as_global", "as_whole", "batches", "boxes", "compute", "exchange", "inside",
-    "load_parameters", "main", "make_optimizer", "make_schedule", "move", "one_f_one_b", "part",
+    "actions", "as_global", "as_whole", "batches", "boxes", "compute", "exchange", "inside",
+    "load_parameters", "main", "make_optimizer", "make_schedule", "move", "noted", "one_f_one_b",
+    "part",
     "rendezvous_order", "routes", "run_backward", "run_forward", "save_checkpoint", "train_step",
     "transfer_boxes", "update", "whole_batch_norm", "whole_where_partial",
 }  # fmt: skip
 _TABLES = {
     "ARGUMENTS", "B", "BUFFERS", "DEVICE", "DONE", "FORWARD", "INPUTS", "MICRO_BATCHES", "ORDER", "P",
     "PARAMETERS", "PLACEMENT", "PLACEMENTS", "RANKS", "RECOMPUTED", "RESULTS", "ROUTES", "S",
-    "STAGE", "STAGES", "TRANSFERS", "WHOLE",
+    "STAGE", "STAGES", "TASKS", "TRANSFERS", "WHOLE",
 }  # fmt: skip
 _MISTAKABLE = {"INPUT", "RANK"}  # not there, but too like those that are
 
@@ -47,6 +51,17 @@ def tables(content: ScriptContent) -> str:
     return "\n".join([_NAMES, *staged(content, content.stages, sbp_text, [placements, STAGE])])
 
 
+def ordering(plan: PlanValue) -> list[str]:
+    """Return the functions that make the order of a script's tasks."""
+    if plan.orders:
+        return [functions_of("staged_model", "actions")]
+    pipeline = "autoddl.perfmodel.pipeline"
+    return [
+        functions_of(f"{pipeline}.one_f_one_b", "one_f_one_b"),
+        functions_of(f"{pipeline}.rendezvous", "rendezvous_order"),
+    ]
+
+
 def orders(stages: StageSections) -> str:
     """Return the functions of the stages, in which order each works, and where it notes that."""
     names = [f"stage_{number}" for number in range(len(stages.stages))]
@@ -55,11 +70,32 @@ def orders(stages: StageSections) -> str:
         [
             *table[:-1],
             table[-1].rstrip(","),
-            "ORDER = rendezvous_order(STAGES, MICRO_BATCHES, sorted({row[1:3] for row in TRANSFERS}))",
+            *_turns(stages.plan),
             "ROUTES = routes()",
-            "DONE = []  # what this stage computed in the last step, in order: F0, F1, B0, …",
+            "DONE = []  # what this stage did in the last step, in order: F0, F0>1 (sent), B0<1, B0, …",
         ]
     )
+
+
+def _turns(plan: PlanValue) -> list[str]:
+    """Return the lines that say in which order stages do their tasks."""
+    if not plan.orders:
+        return [
+            "ORDER = rendezvous_order(",
+            "    [one_f_one_b(stage, STAGES, MICRO_BATCHES) for stage in range(STAGES)],",
+            "    sorted({row[1:3] for row in TRANSFERS}),",
+            ")",
+        ]
+    rows = [wrap(text, _TASKS_WIDTH) for text in plan.tasks.written]
+    lines = [
+        f"    {quoted(line)}" if number < len(row) else f"    {quoted(line)},"
+        for row in rows
+        for number, line in enumerate((f"{each} " for each in row), 1)
+    ]
+    return [
+        "TASKS = [  # of each stage, in order", *lines, "]",
+        "ORDER = [actions(stage, text) for stage, text in enumerate(TASKS)]",
+    ]  # fmt: skip
 
 
 def _whole(content: ScriptContent) -> list[str]:

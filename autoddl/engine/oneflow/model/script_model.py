@@ -41,6 +41,8 @@ SCRIPT: EngineModel = replace(
         strides=True,
     ),
     streams=(SEPARATE_STREAMS,),
+    schedule="1f1b",
+    rendezvous=True,
     collectives={},  # eager: each by itself
     masks_alike=False,  # each dropout draws on from where the last one has left off
     runs_graphs=False,

@@ -1,4 +1,4 @@
-"""A script with stages: strict 1F1B with sends and receives between ranks, checkpoints, batches."""
+"""A script with stages: their tasks in order, sends and receives between ranks, checkpoints, batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import oneflow as flow
 
-from autoddl.codegen.rendezvous import rendezvous_order
 from autoddl.codegen.transfer_boxes import transfer_boxes
 
 B, P, S = flow.sbp.broadcast, flow.sbp.partial_sum, flow.sbp.split
@@ -27,7 +26,7 @@ ARGUMENTS: list[list[str]] = [[]]
 RESULTS = [["loss"]]
 ROUTES: dict[Any, Any] = {}
 FORWARD = [lambda params: flow.zeros(())]
-ORDER = rendezvous_order(STAGES, MICRO_BATCHES, [])
+ORDER: list[list[Any]] = [[]]
 DONE: list[str] = []
 
 
@@ -127,6 +126,23 @@ def exchange(kind, source, target, values, gradients):
                 gradients[name] = gradient if before is None else before + gradient
 
 
+def actions(stage, text):
+    """Return what a stage does in order, of its tasks as text: "F0 F0>1 B0<1 B0"."""
+    found = []
+    for task in text.split():
+        what, sign, other = task.partition(">" if ">" in task else "<")
+        ends = {"": [], ">": [stage, int(other or 0)], "<": [int(other or 0), stage]}[sign]
+        found.append((what[0], int(what[1:]), *ends))
+    return found
+
+
+def noted(task, n="", source=STAGE, target=STAGE):
+    """Note in DONE what this stage has done: "F0", "F0>1" (sent to stage 1), "B0<1", "LA0", "AG"."""
+    if source != target:
+        n = f"{n}>{target}" if source == STAGE else f"{n}<{source}"
+    DONE.append(f"{task}{n}")
+
+
 def run_forward(params, values):
     """Compute this stage on one micro-batch: `values` get its results."""
     results = FORWARD[STAGE](params, *(values[name] for name in ARGUMENTS[STAGE]))
@@ -157,13 +173,15 @@ def train_step(params, optimizer, micro_batches):
         elif kind == "F":
             run_forward(params, values[n])
             losses += [values[n]["loss"].detach()] if "loss" in values[n] else []
-            DONE.append(f"F{n}")
         else:
             run_backward(params, values[n], gradients.pop(n, {}))
             values[n] = {name: values[n][name].grad for name in ARGUMENTS[STAGE]}
-            DONE.append(f"B{n}")
-    logging.debug("stage %d did %s", STAGE, " ".join(DONE))
+        noted(kind, n, *message)
+        if kind == "B" and not message and MICRO_BATCHES > 1:
+            noted("LA", n)  # autograd has added the gradients to those of other micro-batches
     update(params, optimizer)
+    noted("AG")
+    logging.debug("stage %d did %s", STAGE, " ".join(DONE))
     return sum(losses) / MICRO_BATCHES if losses else None
 
 

@@ -85,7 +85,6 @@ def test_one_stage_takes_the_mean_over_micro_batches(
 ) -> None:
     import oneflow as flow
 
-    from autoddl.codegen.rendezvous import rendezvous_order
     from autoddl.engine.oneflow.dialect.runtime import staged_model
 
     taken: list[Any] = []
@@ -94,7 +93,7 @@ def test_one_stage_takes_the_mean_over_micro_batches(
         monkeypatch.setattr(script, "MICRO_BATCHES", 2)
         monkeypatch.setattr(script, "ARGUMENTS", [["x"]])
         monkeypatch.setattr(script, "FORWARD", [lambda params, x: (params["w"] * x).sum()])
-    monkeypatch.setattr(staged_model, "ORDER", rendezvous_order(1, 2, []))
+    monkeypatch.setattr(staged_model, "ORDER", [staged_model.actions(0, "F0 B0 F1 B1")])
     monkeypatch.setattr(
         staged_model, "update", lambda params, _: taken.append(params["w"].grad.numpy())
     )
@@ -107,7 +106,7 @@ def test_one_stage_takes_the_mean_over_micro_batches(
     loss = staged_model.train_step({"w": w}, None, batches)
     assert float(loss.numpy()) == 6.0
     np.testing.assert_allclose(taken, [[2.0, 2.0, 2.0]])
-    assert staged_model.DONE == ["F0", "B0", "F1", "B1"]
+    assert staged_model.DONE == ["F0", "B0", "LA0", "F1", "B1", "LA1", "AG"]
 
 
 @pytest.mark.oneflow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -36,6 +37,7 @@ def small() -> Plan:
 def test_the_names_of_scripts_are_known(small: Plan) -> None:
     staged = in_stages(small, 2, 2, lambda module: int(module.endswith("2")))
     kinds = [small, staged, recomputing(staged, (0,)), in_stages(small, 1, 2, lambda _: 0)]
+    kinds.append(replace(staged, orders=staged.tasks.written))
     found = set().union(*(defined(generate(plan)) for plan in kinds))
     assert found - GLOBALS == {"forward", "loss_of", "stage_0", "stage_1"}
     only_some = {"make_schedule", "part", "whole_batch_norm"}
