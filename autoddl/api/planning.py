@@ -48,6 +48,7 @@ def optimize(
     recompute: str = AUTO,
     pipeline: int | str | None = None,
     micro_batches: int | None = None,
+    schedule: str | None = None,
     compute_stream: bool | str = AUTO,
     duplex: bool | str = False,
     fusion: str | None = None,
@@ -120,6 +121,9 @@ def optimize(
         micro_batches: in so many equal parts the batch goes through the stages, and gradients are
             summed up; as many as the graph itself accumulates over, or chosen if not given. BatchNorm
             uses the statistics of each part.
+        schedule: in which order stages do their tasks in generated scripts, with engine "script":
+            "1f1b" (their own), "gpipe", or "searched", the shortest step that is found with as many
+            micro-batches in flight as fit. OneFlow's nn.Graph runs what is ready.
         compute_stream: whether boxings are ops of the compute stream of CUDA devices (what OneFlow
             calls nccl_use_compute_stream), so that they take less memory and overlap with nothing.
             "auto" does so where plans don't fit into memory, or only slower ones, without, and with

@@ -15,7 +15,7 @@ from autoddl.engine.engines import ONEFLOW
 from autoddl.engine.interface import TrainingStep
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
-from autoddl.plan import codec
+from autoddl.plan import codec, schedule_file
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.program import Program
@@ -91,6 +91,27 @@ class Plan(PlanValue):
         """
         dialect = engines.load(self.engine.name or ONEFLOW).dialect_of(self)
         write(self, path, dialect, learning_rate=learning_rate)
+
+    @reported("schedule")
+    def schedule(self) -> dict[str, Any]:
+        """Return what each rank does in a step, in the order that a script of this plan keeps.
+
+        It can be written as JSON, edited, and given to `with_schedule` (docs/pipelines.md).
+
+        Raises:
+            AutoDDLError: the plan has no stages.
+        """
+        return schedule_file.to_json(self)
+
+    @reported("schedule")
+    def with_schedule(self, schedule: Mapping[str, Any] | str | Path) -> Plan:
+        """Return this plan with its tasks in the order of a schedule, or of its file.
+
+        Raises:
+            AutoDDLError: it is none of this plan: a task is missing or too early, stages would wait for
+                each other for ever, or hold more micro-batches than the plan has memory for.
+        """
+        return Plan.of(schedule_file.with_schedule(self, schedule))
 
     @reported("trace")
     def trace(self, path: str | Path, *, profile: str | Path | Profile | None = None) -> None:

@@ -18,7 +18,7 @@ from autoddl.json_files import Bytes, Seconds, Times
 from autoddl.perfmodel.boxing_prices import GroupedGather
 from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep, StageWork, TransferWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, simulate
-from autoddl.perfmodel.pipeline.schedules import ONE_F_ONE_B
+from autoddl.perfmodel.pipeline.schedules import GPIPE, ONE_F_ONE_B
 from autoddl.perfmodel.pipeline.step_tasks import (
     Link,
     StepTasks,
@@ -313,6 +313,16 @@ class PlanValue:
         ]
         return tuple(sorted(found, key=lambda item: turn[item.name]))
 
+    def in_own_order(self, tasks: StepTasks) -> PlanValue:
+        """Return the plan with its stages' tasks in another order, and what a step takes then."""
+        other = replace(self, orders=tasks.written)
+        if any(part.work is None for part in self.parts):
+            return other
+        busy_s = self.estimate.compute_s + self.estimate.communication_s
+        hidden_s = busy_s - other.timeline.step_s
+        estimate = replace(self.estimate, overlap_s=max(0.0, hidden_s), idle_s=max(0.0, -hidden_s))
+        return replace(other, estimate=estimate)
+
     @cached_property
     def stage_of(self) -> Mapping[str, int]:
         """Return which part has each op, variable and input."""
@@ -356,18 +366,20 @@ class PlanValue:
         return links_between((item.source, item.target) for item in self.transfers)
 
     @property
-    def schedule_name(self) -> str:
-        """Return what the order of tasks in a script is called: that of a schedule, or "given"."""
-        return "given" if self.orders else ONE_F_ONE_B
+    def order_name(self) -> str:
+        """Return what the order of tasks in a script is called: that of a schedule, or "own"."""
+        known = (name for name in (GPIPE, ONE_F_ONE_B) if self._in_order(name) == self.tasks)
+        return next(known, "own")
 
     @cached_property
     def tasks(self) -> StepTasks:
         """Return what each stage does in a script, in order; an engine with credits has none."""
         if self.orders:
             return tasks_of(self.orders, self.links, self.micro_batches)
-        return scheduled(
-            ONE_F_ONE_B, len(self.parts), self.micro_batches, self.links, rendezvous=True
-        )
+        return self._in_order(ONE_F_ONE_B)
+
+    def _in_order(self, schedule: str) -> StepTasks:
+        return scheduled(schedule, len(self.parts), self.micro_batches, self.links, rendezvous=True)
 
     @cached_property
     def timeline(self) -> Timeline:

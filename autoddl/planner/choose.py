@@ -18,6 +18,7 @@ from autoddl.planner.channel_statistics import check_statistics
 from autoddl.planner.plan_options import AUTO, LAYERS
 from autoddl.planner.race import Race, Solution
 from autoddl.planner.request import Request
+from autoddl.planner.stages.stage_order import in_order
 from autoddl.planner.stages.staged_trial import staged_trials
 from autoddl.planner.whole.halved import can_be_worth, halved
 from autoddl.planner.whole.less_again import with_again, with_less
@@ -334,8 +335,12 @@ def _made(request: Request, race: Race, seconds: float) -> PlanValue:
         outcomes=tuple(race.outcomes.values()) if several else (),
         untried=race.untried,
     )
+    found = best.found
+    if request.schedule is not None and found.stages > 1:
+        limits = [request.limit_of(p.assigned.problem.profile.kinds) for p in found.parts]
+        found = in_order(found, request.schedule, limits)
     return plan_of(
-        best.found, report, baselines=baselines, limit=request.limit_bytes,
+        found, report, baselines=baselines, limit=request.limit_bytes,
         duplex=best.candidate.duplex,
     )  # fmt: skip
 

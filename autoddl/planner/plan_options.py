@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from autoddl.errors import AutoDDLError, shown
+from autoddl.planner.stages.stage_order import SCHEDULES
 from autoddl.planner.stages.stage_pins import stage_of
 from autoddl.sbp.mesh import MOST_DEVICES
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
@@ -97,6 +98,9 @@ class Options:
     micro_batches: int | None = _where(
         None, "is a whole number from 1 on", lambda v: v is None or _is_count(v)
     )
+    schedule: str | None = _where(
+        None, f"are {', '.join(SCHEDULES)}", lambda v: v is None or v in SCHEDULES
+    )  # fmt: skip
     compute_stream: bool | str = _flag(AUTO, AUTO)
     duplex: bool | str = _flag(False, AUTO)
     fusion: str | None = _where(

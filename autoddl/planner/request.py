@@ -11,6 +11,7 @@ from typing import Any
 from autoddl.engine.model import EngineModel, StreamUse
 from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel import profile as profiles
+from autoddl.perfmodel.pipeline.schedules import CREDITS
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan.value import PlanValue
 from autoddl.planner.channel_statistics import check_statistics
@@ -155,6 +156,7 @@ def read(
         asked = replace(asked, micro_batches=accumulated)
     asked = _without_contradiction(asked, staged)
     _check_fusion(engine, asked, program.device)
+    _check_schedule(engine, asked)
     if asked.strides is True and not engine.limits.strides:
         raise AutoDDLError(
             f"strides: got True with {engine.title}, which cuts a dim into one piece for each device; "
@@ -237,6 +239,22 @@ def _check_fusion(engine: EngineModel, asked: Options, device: str) -> None:
         raise AutoDDLError(
             f"fusion: got {asked.fusion!r} on device {device!r}, where {engine.title} joins no "
             f"collectives; allowed is None; it does so on {', '.join(engine.collectives) or 'no device'}"
+        )
+
+
+def _check_schedule(engine: EngineModel, asked: Options) -> None:
+    """Raise AutoDDLError where a schedule is asked for that nothing keeps, or without stages."""
+    if asked.schedule is None:
+        return
+    if engine.schedule == CREDITS:
+        raise AutoDDLError(
+            f"schedule: got {asked.schedule!r} with {engine.title}, which runs what is ready, within "
+            "credits; allowed is None, or engine='script', whose scripts keep a schedule"
+        )
+    if asked.pipeline == 1 or (asked.pipeline is None and asked.micro_batches in (None, 1)):
+        raise AutoDDLError(
+            f"schedule: got {asked.schedule!r} with pipeline={asked.pipeline}, which has no stages; give "
+            "pipeline='auto' or their number, or leave the schedule out"
         )
 
 

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoddl.errors import MOST_SHOWN, one_line
+from autoddl.perfmodel.pipeline.schedules import CREDITS, GPIPE, ONE_F_ONE_B
 from autoddl.plan.search_report import PlanTrial
 from autoddl.plan.value import ROOMY, Estimate, ModuleCost, PlanValue
 from autoddl.sbp.program.blocks import pattern
@@ -146,7 +147,8 @@ def _stages(plan: PlanValue) -> Table:
     """Return a row per stage: devices, modules, seconds, how long it waits for others."""
     count, known = len(plan.parts), all(part.work is not None for part in plan.parts)
     several = f"{count} stages" if count > 1 else "1 stage"
-    table = Table(title=shown(f"{several}, {plan.micro_batches} micro-batches of {_batch(plan)}"))
+    title = f"{several}, {plan.micro_batches} micro-batches of {_batch(plan)}"
+    table = Table(title=shown(f"{title}{_order_text(plan)}"))
     meshes = {(str(part.mesh), part.kinds) for part in plan.parts}
     unlike = len(meshes) > 1  # else the title above says it
     for name in ("stage", *(["devices"] if unlike else []), "ranks", "modules"):
@@ -170,6 +172,16 @@ def _stages(plan: PlanValue) -> Table:
         span = shown(_span(plan, stage))
         table.add_row(str(stage), *devices, runs_text(part.ranks), span, *cells, memory)
     return table
+
+
+def _order_text(plan: PlanValue) -> str:
+    """Return in which order stages do their tasks."""
+    if len(plan.parts) == 1:
+        return ""
+    if plan.engine.schedule == CREDITS:
+        return ", those ready first within credits"
+    known = {GPIPE: "GPipe", ONE_F_ONE_B: "1F1B"}
+    return f", in {known.get(plan.order_name, 'an order of their own')}"
 
 
 def _batch(plan: PlanValue) -> str:

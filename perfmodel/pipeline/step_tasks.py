@@ -1,8 +1,8 @@
 """What each stage of a pipeline does in a step, task by task, in a fixed order.
 
 Simulation, trace, generated scripts and schedule files are all made of this value. A task computes
-gradients (CG, the pass F3 or B3 of micro-batch 3), adds them up locally (LA, "LA3"), applies them (AG, "AG"),
-or is an end of a message: "F3>1" sends what F3 has made to stage 1, "B3<1" receives the gradients
+gradients (CG, the pass F3 or B3 of micro-batch 3), adds them up locally (LA, "LA3"), applies them (AG,
+"AG"), or is an end of a message: "F3>1" sends what F3 has made to stage 1, "B3<1" receives the gradients
 that B3 needs from there. All ranks of a stage have its tasks.
 
 Two stages with 2 micro-batches under 1F1B, where a message blocks both of its ends:
@@ -98,7 +98,7 @@ class StepTasks:
         return tuple(most)
 
     def waits(self) -> Iterator[tuple[int, Task, Task]]:
-        """Yield stages, with two tasks of which the second waits for the first since it comes behind it."""
+        """Yield stages, with two tasks of which the second waits for the first, which it comes behind."""
         for stage, tasks in enumerate(self.stages):
             kinds = (CG, SEND, RECEIVE) if self.rendezvous else (CG,)
             for first, then in pairwise(task for task in tasks if task.kind in kinds):
@@ -207,10 +207,10 @@ def _check_stage(
     for n in range(micro_batches):
         for turn in "FB":
             arrive = [Task(RECEIVE, turn, n, a) for k, a, b in links if (k, b) == (turn, stage)]
-            needed |= dict.fromkeys(arrive, [])
+            needed |= {task: [] for task in arrive}
             needed[Task(CG, turn, n)] = arrive + ([Task(CG, "F", n)] if turn == "B" else [])
             leave = [Task(SEND, turn, n, b) for k, a, b in links if (k, a) == (turn, stage)]
-            needed |= dict.fromkeys(leave, [Task(CG, turn, n)])
+            needed |= {task: [Task(CG, turn, n)] for task in leave}
     done = set[Task]()
     for task in tasks:
         if task not in needed or task in done:

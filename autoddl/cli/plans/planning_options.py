@@ -76,6 +76,7 @@ OTHERS = with_options(
     option("--pipeline", "stages, each on an equal part of the devices", _Word(numbers=True, auto="auto"),
            "N|auto"),
     option("--micro-batches", "parts of the batch that go through the stages", int, "N"),
+    option("--schedule", "order of a script's stages: 1f1b, gpipe, searched", None, "NAME"),
     option("--compute-stream", "boxings are ops of the compute stream", _SWITCH, "yes|no|auto"),
     option("--duplex", "the batch as two halves in turn", _SWITCH, "yes|no|auto"),
     option("--fusion", "collectives in one launch on CUDA devices: so many MiB, so many of them", None,
@@ -97,7 +98,7 @@ PLANNING = with_options(
 _NAMES = (
     "mesh", "cluster", "profile", "memory", "search", "objective", "engine", "budget", "stop_gap", "seed",
     "pin", "strict", "allow_local_batchnorm", "dropout", "recompute", "pipeline", "micro_batches",
-    "compute_stream", "duplex", "fusion", "parts", "shares", "strides",
+    "schedule", "compute_stream", "duplex", "fusion", "parts", "shares", "strides",
 )  # fmt: skip
 _ANY = "|".join(_NAMES)
 # Such as pipeline=2 and search='exact'; "mesh: got" at the begin; micro_batches, which is no other word.

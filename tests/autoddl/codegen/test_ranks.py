@@ -21,7 +21,10 @@ from autoddl.api import Plan
 from autoddl.codegen.script_facts import inputs_of
 from autoddl.engine.oneflow.model.script_model import SCRIPT as SCRIPTS
 from autoddl.perfmodel import profile as profiles
-from autoddl.perfmodel.pipeline.one_f_one_b import one_f_one_b
+from autoddl.perfmodel.pipeline.pipeline_step import COMPUTE, PipelineStep, StageWork, TransferWork
+from autoddl.perfmodel.pipeline.schedules import GPIPE, ONE_F_ONE_B
+from autoddl.perfmodel.pipeline.searched_order import searched_order
+from autoddl.perfmodel.pipeline.step_tasks import step_tasks
 from autoddl.perfmodel.profile_entries import Link
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
@@ -65,6 +68,7 @@ class Case:
     double: bool = False
     strides: bool = False  # random states, with strides
     in_parts: bool = False  # a random plan with statistics of BatchNorm in parts
+    order: str = ONE_F_ONE_B  # of the tasks of stages; "own" is that of a search
     grouped: bool = False  # planned for links over which all gathers over shares are grouped
 
     @property
@@ -110,8 +114,17 @@ CASES = (
     Case("tied_2x2", "bert", "2", "ZeRO 2", 2, 3, before_the_head),
     Case("sums", "sums", "2x2", "coordinate"),
     Case("reused", "reused", "2x2", "Megatron"),
-    Case("constants_2x2", "constants", "2", "data parallel", 2, 4, functional_models.halves),
-    Case("unet_4x1", "unet", "1", "coordinate", 4, 5, four_levels, recomputed=(0,)),
+    Case(
+        "constants_2x2",
+        "constants",
+        "2",
+        "data parallel",
+        2,
+        4,
+        functional_models.halves,
+        order=GPIPE,
+    ),
+    Case("unet_4x1", "unet", "1", "coordinate", 4, 5, four_levels, recomputed=(0,), order="own"),
     # on stages of unlike shape
     Case("mlp_2_1_1", "mlp", "", "", 3, 4, parts=("2", "1", "1"), checked=True),
     Case("transgan_1_2_1", "transgan", "", "", 3, 3, sizes=ONE_BLOCK, parts=("1", "2", "1")),
@@ -121,7 +134,7 @@ CASES = (
     Case("gpt_by_2_1_1_clipped", "gpt", "3:2/1/1", "Megatron", sizes=CLIPPED),
     Case("vgg13_by_3_1_random", "vgg13", "2:3/1", ""),
     Case("resnet_by_3_1_random", "resnet50", "2:3/1", "", sizes=BASIC, double=True),
-    Case("gpt_by_3_1_then_1", "gpt", "", "", 2, 4, parts=("2:3/1", "1")),
+    Case("gpt_by_3_1_then_1", "gpt", "", "", 2, 4, parts=("2:3/1", "1"), order="own"),
     Case("mlp_by_3_1_x_2_random", "mlp", "2:3/1x2", "", micro_batches=3, sizes=ADAMW),
     Case("mlp_by_2_1_1_grouped", "mlp", "3:2/1/1", "", grouped=True),
     Case(
@@ -161,6 +174,9 @@ def prepare(case: Case, folder: Path) -> dict[str, Any]:
     elif case.stages * case.micro_batches > 1:
         plan = in_stages(plan, case.stages, case.micro_batches, case.stage_of)
         plan = recomputing(plan, case.recomputed)
+    if case.stages > 1:
+        plan = ordered(plan, case.order)
+        (folder / f"{case.name}.schedule").write_text(json.dumps(plan.schedule()))
     text = generate(plan, checked=case.checked)
     assert not case.strides or text.count(", [(2, ") > 1  # on both ways between strides and others
     (folder / f"{case.name}.py").write_text(text)
@@ -185,6 +201,24 @@ def prepare(case: Case, folder: Path) -> dict[str, Any]:
         "weights": str(folder / f"{case.name}.weights"), "steps": STEPS,
         "learning_rate": RATES[sizes.get("optimizer", "sgd")],
     }  # fmt: skip
+
+
+def ordered(plan: Plan, order: str) -> Plan:
+    """Return a plan by hand whose stages do their tasks in an order: "own" is that of a search."""
+    if order == ONE_F_ONE_B:
+        return plan
+    ends = {(a, b) for _, a, b in plan.links}
+    works = [
+        StageWork(((COMPUTE, 1.0 + stage),), ((COMPUTE, 3.0),)) for stage in range(len(plan.parts))
+    ]
+    step = PipelineStep(
+        tuple(works), plan.micro_batches, tuple(TransferWork(*end, 0.2) for end in ends),
+        schedule=GPIPE, rendezvous=True,
+    )  # fmt: skip
+    if order == GPIPE:
+        return Plan.of(plan.in_own_order(step_tasks(step)))
+    searched = searched_order(step, [3] * len(plan.parts))
+    return Plan.of(replace(plan, orders=searched.orders))
 
 
 def random_plan(program: Program, mesh: str) -> Plan:
@@ -274,9 +308,12 @@ def check(case: Case, ranks: list[dict[str, Any]], folder: Path) -> None:
         else:
             assert rank["losses"] == []
         assert rank["unplanned"] == ([] if case.checked else None)
-        if case.stages > 1:
-            order = one_f_one_b(rank["stage"], case.stages, case.micro_batches)
-            assert rank["done"] == [f"{kind}{n}" for kind, n in order]
+    if case.stages > 1:  # every rank has done exactly what the schedule says of it
+        schedule = json.loads((folder / f"{case.name}.schedule").read_text())
+        assert schedule["order"] == case.order
+        assert {n: rank["done"] for n, rank in enumerate(ranks)} == {
+            row["rank"]: row["tasks"].split() for row in schedule["ranks"]
+        }
 
 
 def read_weights(path: Path) -> dict[str, Any]:
