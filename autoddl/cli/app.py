@@ -29,7 +29,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "fit": ("plans.fit_command:command", "find the smallest cluster or the largest batch"),
     "report": ("plans.report_command:command", "write a plan as one HTML page"),
     "codegen": ("file_commands:codegen", "write a saved plan as a Python script that needs only OneFlow"),
-    "schedule": ("plans.schedule_command:command", "say what each rank of stages does, in order"),
+    "schedule": ("plans.schedule_command:command", "write what each rank of a pipeline does, in order"),
     "trace": ("file_commands:trace", "write the predicted timeline of a plan for Perfetto"),
     "run": ("run_command:command", "start the ranks of a training script on this node"),
     "try": ("try_command:command", "run the best plans of a training script and keep the fastest"),

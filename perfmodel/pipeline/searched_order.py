@@ -78,9 +78,7 @@ def order_s(step: PipelineStep, tasks: StepTasks) -> float:
     return max(end + _sum_s(work.once) for end, work in zip(free, step.stages, strict=True))
 
 
-def searched_order(
-    step: PipelineStep, most: Sequence[int], *, nodes: int = NODES
-) -> SearchedOrder:
+def searched_order(step: PipelineStep, most: Sequence[int], *, nodes: int = NODES) -> SearchedOrder:
     """Return the order with the shortest step that was found."""
     if len(most) != len(step.stages) or min(most) < 1:
         raise AutoDDLError(

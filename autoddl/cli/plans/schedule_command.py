@@ -12,7 +12,7 @@ from autoddl.cli.options import example
 from autoddl.terminal.status_line import working
 
 
-@click.command("schedule", epilog=example("schedule plan.json -o schedule.json"))
+@click.command("schedule", epilog=example("schedule staged.json -o schedule.json"))
 @click.argument("plan", metavar="PLAN")
 @click.option("-o", "--output", type=Path, metavar="FILE", help="else it is printed")
 @click.option("--use", metavar="FILE", help="an edited one instead")

@@ -355,9 +355,9 @@ class Staged(StageMoves):
 
     @cached_property
     def added(self) -> list[Spent]:
-        """Return what the engine adds to the program: copies into buffers, sums of gradients."""
-        found = []
-        for copy in self.copies() if max(self.in_flight) > 1 else ():
+        """Return what the engine adds: copies into buffers that credits keep, sums of gradients."""
+        found, buffers = [], self.engine.schedule == CREDITS and max(self.in_flight) > 1
+        for copy in self.copies() if buffers else ():
             own = copy.of[0] in self.program.op and self.stage_of[copy.of[0]] == copy.stage
             again = own and copy.stage in self.recomputed  # else it is made again, not kept
             if self.in_flight[copy.stage] > 1 and not again:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -73,6 +74,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan.save(folder / "gpt_plan.json")
     other = autoddl.optimize(folder / "gpt.json", mesh="2x2", search="Megatron")
     other.save(folder / "megatron.json")
+    staged = autoddl.optimize(
+        folder / "gpt.json", mesh="2", pipeline=2, micro_batches=4, engine="script", budget=0.5
+    )
+    staged.save(folder / "staged.json")
+    (folder / "schedule.json").write_text(json.dumps(staged.schedule()))
     (folder / "train.py").write_text(TRAIN)
     return folder
 

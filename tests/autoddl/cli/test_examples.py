@@ -28,6 +28,7 @@ WRITTEN = {
     "profiles": [],
     "recost": [],
     "report": ["plan.html"],
+    "schedule": ["schedule.json"],
     "sign": [],
     "trace": ["trace.json"],
     "whatif": [],
@@ -82,6 +83,9 @@ def test_the_example_runs(
         autoddl.optimize("gpt.json", mesh="2", budget=0.3).save("plan.json")
     elif command != "plan":
         autoddl.optimize("own.json", mesh="2", budget=0.3).save("plan.json")
+    if command == "schedule":
+        staged = autoddl.optimize("own.json", mesh="1", pipeline=2, micro_batches=2, budget=0.3)
+        staged.save("staged.json")
     if command == "diff":
         autoddl.optimize("own.json", mesh="2", search="data parallel").save("other.json")
     capsys.readouterr()

@@ -100,9 +100,8 @@ def test_a_schedule_goes_through_files(tmp_path: Path) -> None:
     path = tmp_path / "schedule.json"
     path.write_text(json.dumps(other.schedule()))
     assert other.with_schedule(path).tasks == other.tasks
-    assert (
-        plan.with_schedule(other.schedule()).estimate == other.estimate
-    )  # as if it was planned so
+    again_s = plan.with_schedule(other.schedule()).estimate.step_s
+    assert again_s == pytest.approx(other.estimate.step_s)
     assert plan.with_schedule(plan.schedule()) == plan
 
 
