@@ -134,7 +134,7 @@ CASES = (
     Case("gpt_by_2_1_1_clipped", "gpt", "3:2/1/1", "Megatron", sizes=CLIPPED),
     Case("vgg13_by_3_1_random", "vgg13", "2:3/1", ""),
     Case("resnet_by_3_1_random", "resnet50", "2:3/1", "", sizes=BASIC, double=True),
-    Case("gpt_by_3_1_then_1", "gpt", "", "", 2, 4, parts=("2:3/1", "1"), order="own"),
+    Case("gpt_by_3_1_then_1", "gpt", "", "", 2, 4, parts=("2:3/1", "1"), order=GPIPE),
     Case("mlp_by_3_1_x_2_random", "mlp", "2:3/1x2", "", micro_batches=3, sizes=ADAMW),
     Case("mlp_by_2_1_1_grouped", "mlp", "3:2/1/1", "", grouped=True),
     Case(
