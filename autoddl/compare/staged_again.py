@@ -117,13 +117,13 @@ def _staged(plan: PlanValue, request: Request, program: Program, found: Position
         problem = request.problem(mesh, program, (), ways=request.ways)
         choices = list(_choices(plan, problem, stages))
         assigned[mesh] = Assigned(problem, np.array(choices, dtype=np.int64))
-    return Staged(
+    staged = Staged(
         [StagePart(assigned[part.mesh], part.ranks) for part in plan.parts],
         found, list(_bounds(plan, program, found)), plan.micro_batches,
         Links(request.profile, request.cluster),
         recomputed=[n for n, part in enumerate(plan.parts) if part.recomputed],
-        in_flight=[part.in_flight for part in plan.parts],
     )  # fmt: skip
+    return staged.with_orders(plan.orders, [part.in_flight for part in plan.parts])
 
 
 def _bounds(plan: PlanValue, program: Program, found: Positions) -> Iterator[int]:

@@ -34,3 +34,4 @@ def test_more_is_in_flight_only_where_it_fits() -> None:
     for plan in (plain, free, tight):
         assert plan.tasks.in_flight == tuple(part.in_flight for part in plan.parts)
         assert plan.timeline.step_s == pytest.approx(plan.estimate.step_s)
+        assert plan.recost(cluster(), again=False, cluster="1x3").now == plan.estimate
