@@ -179,7 +179,7 @@ def _order_text(plan: PlanValue) -> str:
     if len(plan.parts) == 1:
         return ""
     if plan.engine.schedule == CREDITS:
-        return ", those ready first within credits"
+        return ", passes as they are ready, within credits"
     known = {GPIPE: "GPipe", ONE_F_ONE_B: "1F1B"}
     return f", in {known.get(plan.order_name, 'an order of their own')}"
 
