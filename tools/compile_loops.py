@@ -35,6 +35,15 @@ def of_searches() -> None:
     budget = autoddl.Budget(evaluations=BUDGET)
     autoddl.optimize(mlp(), mesh="2x2", budget=budget)
     autoddl.optimize(mlp(), cluster="4", pipeline="auto", budget=budget)
+    autoddl.optimize(
+        mlp(),
+        mesh="1",
+        pipeline=2,
+        micro_batches=2,
+        engine="script",
+        schedule="searched",
+        budget=budget,
+    )
 
 
 if __name__ == "__main__":
