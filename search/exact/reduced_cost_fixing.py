@@ -38,22 +38,19 @@ class Ascent:
 
     `space` is the dual's network as a restriction of the original one, `left` are the choices that are
     left of it now. `offer` takes an assignment of the original one and returns its cost, bytes, and
-    whether it fits. Where the original is only a `part` of what is searched nothing is fixed, and the
-    bound holds for plans with the memory of the best one, not with that of the search. Where memory is
-    not `priced` yet, and the first rounding does not fit, it ends as `binding`.
+    whether it fits. Where the original is only a `part` of what is searched nothing is fixed.
     """
 
     def __init__(
         self, dual: Dual, space: Restriction, offer: Offer, search: Incumbent, *,
-        part: bool = False, priced: bool = False,
+        part: bool = False,
     ) -> None:  # fmt: skip
         self.dual, self.space, self.offer, self.search = dual, space, offer, search
         self.part, self.limit = part, None if part else search.limit
         self.left = everything(dual.network)
-        self.best_s, self.best_bytes = np.inf, 0
+        self.best_s = np.inf
         self.bound_s, self.raised = -np.inf, -np.inf  # the latter with the price of all memory
-        self.rounded, self.fits = Assignment(np.zeros(0, dtype=np.int64)), False
-        self.priced, self.binding = priced or search.limit is None, False
+        self.rounded = Assignment(np.zeros(0, dtype=np.int64))
         self.descent = Descent(dual.network, memory_bytes=self.limit, allowance=search.allowance)
 
     def run(self) -> None:
@@ -63,10 +60,7 @@ class Ascent:
             self.raised = self.dual.ascend(ROUNDS)
             self.search.allowance.clock.count(ROUNDS * ASCENT * len(self.dual.cost))
             before_s, known_s = self.bound_s, self.best_s
-            if not self._round() and not self.priced:
-                self.binding = True
-                return
-            self.priced = True
+            self._round()
             self.bound_s = max(before_s, self._bound())
             if self.search.near(self.bound_s, self.best_s):
                 return
@@ -82,28 +76,25 @@ class Ascent:
 
     def _bound(self) -> float:
         """Return the bound in seconds, without the price of the memory that is allowed."""
-        allowed = self.best_bytes if self.limit is None else self.limit
-        return self.raised - self.dual.prices.byte_s * allowed
+        return self.raised - self.dual.prices.byte_s * (self.limit or 0)
 
     def slack_s(self) -> float:
         """Return by how much a better plan may be above the dual's bound."""
         return min(self.best_s, self.dual.most_s) * (1 + SLACK) - self._bound()
 
-    def _round(self) -> bool:
-        """Offer what the messages are rounded to, as it is and improved; tell whether that fits."""
+    def _round(self) -> None:
+        """Offer what the messages are rounded to, as it is and improved."""
         rounded = self.dual.rounded()
         found = self.space.invert(rounded)
         if found != self.rounded:  # near the end messages are rounded to the same again and again
-            self.rounded, self.fits = found, self._offer(found)
-            if self.priced or self.fits:
-                self._offer(self.space.invert(self.descent.refine(rounded)))
-        return self.fits
+            self.rounded = found
+            self._offer(found)
+            self._offer(self.space.invert(self.descent.refine(rounded)))
 
-    def _offer(self, found: Assignment) -> bool:
-        cost_s, held, fits = self.offer(found)
-        if fits and cost_s < self.best_s:
-            self.best_s, self.best_bytes = cost_s, held
-        return fits
+    def _offer(self, found: Assignment) -> None:
+        cost_s, _, fits = self.offer(found)
+        if fits:
+            self.best_s = min(self.best_s, cost_s)
 
     def _fix(self, slack: float) -> None:
         """Remove choices; make a smaller problem without them where that is worth its time."""

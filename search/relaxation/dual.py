@@ -20,7 +20,6 @@ Source: Kolmogorov 2015 (SRMP); Nesterov 1983 (momentum).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -163,13 +162,6 @@ class Dual:
         self.cost = self.prices.choice_s(self.compute, self.held)
         self.stop()
         self.drop(kept)
-
-    def price_memory(self, byte_s: float) -> None:
-        """Give memory another multiplier."""
-        self.stop()
-        self.cost += (byte_s - self.prices.byte_s) * self.held
-        self.prices = replace(self.prices, byte_s=byte_s)
-        self._lend()
 
     def _lend(self) -> None:
         srmp.lend(self.graph, self.cost, self.messages, self.lent, int(self.forward))

@@ -1,120 +1,88 @@
 """Lagrangian multiplier of memory: the price of a byte at which the cheapest plan just fits.
 
-With a multiplier on memory the relaxation bounds every plan that fits, and is rounded to one. Near the
-right one it suggests two: one that fits, and one that is cheaper and does not. Where they differ in
-components, such as the layers of a model, the memory that is left goes to those in which a byte is
-worth most (a knapsack, by ratio).
+With a price of each byte the cheapest plan of any memory bounds every plan that fits. Near the right
+price there are two: one that fits, and one that is cheaper and does not. Where they differ in components,
+such as the layers of a model, the memory that is left goes to those in which a byte is worth most (a
+knapsack, by ratio); a descent within the limit takes what is left then.
 
     limit 10 B; at 1 s/B a plan of 4 s and 12 B, at 2 s/B one of 6 s and 8 B: next is (6 - 4) / (12 - 8) =
-    0.5 s/B, at which both cost the same; the bound is the larger of Σ - multiplier · 10.
+    0.5 s/B, at which both cost the same; the bound is the larger of Σ - price · 10.
 
 Source: Fisher 1981 (Lagrangian relaxation); Dantzig 1957 (knapsack by ratio).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from autoddl.search.budget import ASCENT
 from autoddl.search.heuristics.components import components
+from autoddl.search.heuristics.descent import Descent
 from autoddl.search.incumbent import Incumbent
 from autoddl.search.network.cost_network import CostNetwork, as_ints
 from autoddl.search.network.evaluator import factor_s, unary_of
-from autoddl.search.reductions.quotient import Quotient
 from autoddl.search.relaxation.dual import Dual
 from autoddl.search.result import Assignment, Point
 
-ROUNDS = 5  # of dual ascent at each multiplier
-MOST, CLOSE = 24, 1e-3  # multipliers, until they are so close, relative; neither binds
-SETTLED = 1e-5  # relative; so near to what two plans allow the bound can't rise any more
-INSIDE = 0.1  # of the distance between two; a third is not nearer to either
-FIRST_PART = 1e-2  # of the cost that all memory is worth at the first multiplier
-FACTOR = 4.0  # by which it grows while no plan fits
-ENOUGH = 2e-4  # relative; a gap below which what the memory model misses is worth more
+MOST = 24  # prices; does not bind
+SETTLED = 1e-5  # relative; a plan that is cheaper by less than that raises the bound no more
+ENOUGH = 5e-4  # relative; a gap below which what the memory model misses is worth more
 
 
 @dataclass(frozen=True, eq=False)
-class _Tried:
-    """What a multiplier led to: the dual's bound with it, and the plan that it is rounded to."""
+class AtPrice:
+    """The cheapest plan with a price of each byte, and what no plan is cheaper than at that price.
+
+    `cost_s` is without the price of what it has `held`; `dual` are messages to go on with.
+    """
 
     byte_s: float
-    raised_s: float
     assignment: Assignment
     cost_s: float
     held: int
-
-
-@dataclass(eq=False)
-class Lagrangian:
-    """All multipliers that were tried for one network, with the relaxation."""
-
-    network: CostNetwork
-    some: Quotient
+    raised_s: float
     dual: Dual
-    points: list[_Tried] = field(default_factory=list)
 
-    def search(self, run: Incumbent) -> None:
-        """Close in on the multiplier at which plans just fit; keep the bound, and the best mixture."""
-        limit = run.limit or 0
-        for _ in range(MOST):
-            low, high = self._around(limit)
-            if self._settled(low, high, limit) or (self.points and run.late()):
-                break
-            self._try(self._next(low, high, run), run)
-        run.raise_to(self._bound(limit))
-        for point in self.points:
-            run.offer(point.assignment, (point.cost_s, point.held))
-        low, high = self._around(limit)
-        if low is not None and high is not None and np.isfinite(low.cost_s + high.cost_s):
-            run.offer(mixed(self.network, high.assignment, low.assignment, limit))
-
-    def best(self, limit: int) -> float:
-        """Return the multiplier with the highest bound."""
-        return max(self.points, key=lambda p: p.raised_s - p.byte_s * limit).byte_s
-
-    def _around(self, limit: int) -> tuple[_Tried | None, _Tried | None]:
-        """Return the trials of the highest multiplier at which a plan does not fit, and of the next."""
-        ordered = sorted(self.points, key=lambda p: p.byte_s)
-        above = [p for p in ordered if p.held > limit]
-        low = above[-1] if above else None
-        high = next((p for p in ordered if low is None or p.byte_s > low.byte_s), None)
-        return low, high
-
-    def _bound(self, limit: int) -> float:
-        return max(p.raised_s - p.byte_s * limit for p in self.points)
-
-    def _settled(self, low: _Tried | None, high: _Tried | None, limit: int) -> bool:
-        """Tell whether another multiplier would not raise the bound."""
-        if high is None or low is None:
-            return high is not None and high.byte_s == 0
-        most_s = high.cost_s + _meeting(low, high) * (high.held - limit)
-        near = self._bound(limit) >= (1 - SETTLED) * most_s
-        return near or high.byte_s - low.byte_s <= CLOSE * high.byte_s
-
-    def _next(self, low: _Tried | None, high: _Tried | None, run: Incumbent) -> float:
-        if high is None:
-            known = run.best_s if np.isfinite(run.best_s) else 1e-3
-            first = FIRST_PART * known / max(1, run.limit or 0)
-            return first if low is None else max(first, FACTOR * low.byte_s)
-        if low is None:
-            return 0.0
-        margin = INSIDE * (high.byte_s - low.byte_s)
-        return min(max(_meeting(low, high), low.byte_s + margin), high.byte_s - margin)
-
-    def _try(self, byte_s: float, run: Incumbent) -> None:
-        self.dual.price_memory(byte_s)
-        raised_s = self.dual.ascend(ROUNDS)
-        run.allowance.clock.count(ROUNDS * ASCENT * len(self.dual.cost))
-        assignment = self.some.invert(self.dual.rounded())
-        cost_s, held, _ = run.offer(assignment)
-        self.points.append(_Tried(byte_s, raised_s, assignment, cost_s, held))
+    def bound_s(self, limit: int) -> float:
+        """Return what no plan that holds at most `limit` bytes is cheaper than."""
+        return self.raised_s - self.byte_s * limit
 
 
-def _meeting(low: _Tried, high: _Tried) -> float:
-    """Return the multiplier at which two plans cost the same, with what they hold."""
-    return (high.cost_s - low.cost_s) / (low.held - high.held)
+Solve = Callable[[float, Dual | None], AtPrice]
+"""Solves the network at a price, from the messages at the one before."""
+
+
+def search(run: Incumbent, solve: Solve) -> AtPrice:
+    """Close in on the price at which plans just fit; return the one with the highest bound.
+
+    Each but the first, which is 0, is that at which the cheapest plan that fits, so far, and one that
+    does not cost the same: the plan that is cheapest then takes the place of either.
+    """
+    limit, byte_s, tried = run.limit or 0, 0.0, list[AtPrice]()
+    fitting, cheaper = run.best, None
+    assert fitting is not None
+    cost_s, held = min(run.best_s, run.most_s()), run.network.memory_bytes(fitting)
+    while len(tried) < MOST and not (tried and (run.late() or run.closed())):
+        found = solve(byte_s, tried[-1].dual if tried else None)
+        tried.append(found)
+        run.raise_to(found.bound_s(limit))
+        before_s = np.inf if cheaper is None else cost_s + byte_s * held
+        if found.cost_s + byte_s * found.held >= (1 - SETTLED) * before_s:
+            break
+        if found.held > limit:
+            cheaper = found
+        else:
+            fitting, cost_s, held = found.assignment, found.cost_s, found.held
+        if cheaper is None:
+            break
+        byte_s = max(0.0, cost_s - cheaper.cost_s) / (cheaper.held - held)
+    if cheaper is not None and np.isfinite(run.best_s):
+        between = mixed(run.network, fitting, cheaper.assignment, limit)
+        descent = Descent(run.network, memory_bytes=limit, allowance=run.allowance)
+        run.offer(descent.refine(between))
+    return max(tried, key=lambda one: one.bound_s(limit))
 
 
 def mixed(network: CostNetwork, fitting: Point, cheaper: Point, limit: int) -> Assignment:

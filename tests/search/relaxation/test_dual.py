@@ -9,6 +9,7 @@ import pytest
 
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.reductions.prices import Prices
 from autoddl.search.reductions.restriction import restricted
 from autoddl.search.relaxation import factor_graph
 from autoddl.search.relaxation.dual import Dual
@@ -103,10 +104,9 @@ def test_a_relaxation_that_begins_anew_is_that_of_the_choices_which_are_left(
         p, rng = make(seed), np.random.default_rng(seed)
         costs, held = every_cost(p)
         byte_s, most_s = float(costs.min() / held.max()), float(4 * costs.min())
-        dual = Dual(p, most_s=most_s)
+        dual = Dual(p, most_s=most_s, prices=Prices(byte_s=byte_s))
         dual.ascend(3)
         dual.drop([np.zeros(1, dtype=np.int64)] * len(p))
-        dual.price_memory(byte_s)
         sizes = p.variables.sizes.tolist()
         some = [np.flatnonzero(np.append(rng.random(n - 1) < 0.5, True)) for n in sizes]
         dual.begin(some)
