@@ -103,6 +103,8 @@ def command(studies: Sequence[str], models: Sequence[str], budget: float, folder
         frame = told(study, pd.DataFrame(found))
         missed |= bool(misses(study, frame).any())
         print(f"\n{study}\n{frames.text(frame, COLUMNS[study])}", flush=True)
+        if study == "toys":
+            print(f"O3 did not end in {budget:g} s on: {unended(frame) or 'none'}")
         frames.save(frame, folder, study)
     return cli.MISSED if missed else 0
 
@@ -118,6 +120,12 @@ def told(study: str, frame: pd.DataFrame) -> pd.DataFrame:
     names = [name for name in ("O3", "by root", "O2") if f"{name} cost_s" in frame]
     costs = {name: frame[f"{name} cost_s"].astype(float) for name in names}
     return frame.assign(**{n: c / frame["exact cost_s"] - 1 for n, c in costs.items()})
+
+
+def unended(frame: pd.DataFrame) -> str:
+    """Return the models and meshes on which the budget ended before O3 did: "gpt 2x2, vit 2x2"."""
+    left = frame[frame["O3 cost_s"].isna()]
+    return ", ".join(f"{model} {mesh}" for model, mesh in zip(left.model, left.mesh, strict=True))
 
 
 def misses(study: str, frame: pd.DataFrame) -> pd.Series[Any]:

@@ -11,7 +11,7 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.search.solvers import ilp
 from experiments.lib import cli
 from experiments.rhino import search_rows as rows
-from experiments.rhino.__main__ import command, misses, told
+from experiments.rhino.__main__ import command, misses, told, unended
 from experiments.rhino.search_rows import Sized
 from tests.support.programs import mlp
 
@@ -38,7 +38,9 @@ def test_toys_are_printed_and_kept(
     assert abs(row["O3"]) < 1e-6 and row["O2"] > -1e-9 and row["by root"] > -1e-9
     assert row["replicated_s"] == pytest.approx(problem.cost_s([0] * len(problem)))
     assert row["replicated_s"] > 1.1 * best.cost_s  # else there is nothing to find
-    printed = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("mlp"))
+    text = capsys.readouterr().out
+    assert "O3 did not end in 60 s on: none" in text
+    printed = next(line for line in text.splitlines() if line.startswith("mlp"))
     assert f"{1e3 * best.cost_s:.3f}" in printed.split()
 
 
@@ -61,3 +63,10 @@ def test_what_misses() -> None:
         {"exact cost_s": 2.0, "O3 cost_s": [2.0, 2.1, 2.1], "O3 gap": [0.0, 0.0, 0.1]}
     )
     assert misses("depths", told("depths", costs)).tolist() == [False, True, False]
+
+
+def test_what_did_not_end_is_told() -> None:
+    frame = pd.DataFrame(
+        {"model": ["mlp", "gpt", "vit"], "mesh": ["4", "4", "2x2"], "O3 cost_s": [None, 1.0, None]}
+    )
+    assert unended(frame) == "mlp 4, vit 2x2" and unended(frame[1:2]) == ""
