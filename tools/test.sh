@@ -36,7 +36,7 @@ if "$venv/bin/python" -c 'import importlib.util as u; exit(u.find_spec("oneflow"
         -m "ranks or testbed" "$@" >"$told" 2>&1 &
     ranks=$!
 fi
-run -n auto -m "not oneflow and not ranks and not testbed" "$@"
+run -n auto --dist loadfile -m "not oneflow and not ranks and not testbed" "$@" # a file makes its plans once
 if [ -n "$ranks" ]; then
     run -n 2 --dist loadfile -m "oneflow and not ranks and not testbed" "$@"
     wait "$ranks"

@@ -137,7 +137,7 @@ def test_another_batch_is_of_the_same_program() -> None:
 )
 def test_plans_of_other_programs_are_refused(program: Any, expected: str) -> None:
     plan = planned("transformer")
-    other = autoddl.optimize(program, mesh="2", profile=cluster(), budget=LITTLE)
+    other = autoddl.optimize(program, mesh="2", profile=cluster(), search="data parallel")
     with pytest.raises(AutoDDLError, match=expected) as error:
         plan.diff(other)
     assert plan.fingerprint in str(error.value) and other.fingerprint in str(error.value)

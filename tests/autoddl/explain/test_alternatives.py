@@ -47,6 +47,12 @@ MODULES = {
     "cuda": ["model.blocks.0.fc1", "model.blocks.1.attention.qkv", "model.blocks.1.act"],
 }
 CASES = [(name, module) for name, modules in MODULES.items() for module in modules]
+# Planned again: of each program one matmul, and what is none.
+PLANNED_AGAIN = [
+    ("mlp", "model.fc1"), ("transformer", "model.blocks.1.attention.proj"),
+    ("transformer", "model.token"), ("large", "model.blocks.0.fc1"), ("attention", "model.gate"),
+    ("cuda", "model.blocks.1.attention.qkv"), ("cuda", "model.blocks.1.act"),
+]  # fmt: skip
 
 
 def opened(name: str, **options: Any) -> Reopened:
@@ -111,7 +117,7 @@ def test_with_the_rest_fixed_a_step_is_that_of_its_layout(name: str, module: str
         assert steps == sorted(steps)
 
 
-@pytest.mark.parametrize(("name", "module"), CASES)
+@pytest.mark.parametrize(("name", "module"), PLANNED_AGAIN)
 def test_re_planned_is_what_optimize_finds_with_that_pin(
     name: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,8 @@ def test_parts_are_timed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(algebra_parts, "REPEAT", 1)
+    monkeypatch.setattr(algebra_parts, "MESHES", ("2", "2x2"))
+    monkeypatch.setattr(algebra_parts, "SHAPES", ((64, 32), (8, 16, 24)))
     algebra_parts.main(str(folder / f"{algebra.MODEL}.json"))
     found = json.loads(capsys.readouterr().out)
     assert list(found) == ["states", "signatures", "boxings", "tables", "problem"]

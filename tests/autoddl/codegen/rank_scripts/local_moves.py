@@ -37,7 +37,7 @@ def main(file: Path, mesh: Mesh) -> None:
     script.PLACE = mesh.coords(rank)
     script.GROUPS = script.groups(script.RANKS)
     whole = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
-    states, wrong, tried = list(all_states(SHAPE, mesh.cuts)), [], 0
+    states, seen, tried = list(all_states(SHAPE, mesh.cuts)), {}, 0
     if mesh.cuts == mesh.shape:
         states += strided_states(SHAPE, mesh.cuts, [(S(0, 2), S(1, 2))] * mesh.ndim)
     for src, dst in itertools.permutations(states, 2):
@@ -46,11 +46,12 @@ def main(file: Path, mesh: Mesh) -> None:
         tried += 1
         for grouped in (False, True)[: 1 + any(gathers(src, dst, SHAPE, mesh.cuts))]:
             for name, right in check(whole, src, dst, mesh, grouped).items():
-                everywhere = flow.tensor([float(right)]).to_global(
-                    placement=flow.placement("cpu", list(range(mesh.size))), sbp=flow.sbp.split(0)
-                )
-                if float(everywhere.numpy().min()) == 0.0:
-                    wrong.append(f"{name} {src} {dst}{' grouped' * grouped}")
+                seen[f"{name} {src} {dst}{' grouped' * grouped}"] = float(right)
+    everywhere = flow.tensor([list(seen.values())]).to_global(
+        placement=flow.placement("cpu", list(range(mesh.size))), sbp=flow.sbp.split(0)
+    )
+    right_on_all = everywhere.numpy().min(axis=0)
+    wrong = [what for what, right in zip(seen, right_on_all, strict=True) if right == 0.0]
     if rank == 0:
         file.write_text(json.dumps({"tried": tried, "wrong": wrong}))
 

@@ -33,7 +33,6 @@ CASES = {
     4: {
         "unet in another order": _case("unet", 4, "1", 4, scale=0.2, order=1, sizes={"depth": 1}),
         "norm made again": _parts("norm", ["2", "1", "1"], 4, recomputed=[0], **{"global": True}),
-        "norm in parts": _parts("norm", ["2", "2"], 2, in_parts=True),
         "norm in parts made again": _parts("norm", ["2", "2"], 2, in_parts=True, recomputed=[0]),
         "scored on 1, 2 and 1": _parts(
             "scored", ["1", "2", "1"], 4, scale=0.3, ranks=[[1], [0, 3], [2]],
