@@ -29,6 +29,7 @@ MISSING = {
     "report": "missing.json",
     "merge": "missing",
     "sign": "missing.json",
+    "schedule": "missing.json",
     "trace": "missing.json",
 }
 BAD = {
@@ -48,6 +49,7 @@ BAD = {
     "report": "plan.json another.json",
     "merge": "folder another",
     "sign": "--learning-rate 3 plan.json",
+    "schedule": "plan.json another.json",
     "trace": "plan.json another.json",
 }
 

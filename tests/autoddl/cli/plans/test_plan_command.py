@@ -46,6 +46,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "--pipeline 2": {"pipeline": 2},
     "--pipeline auto": {"pipeline": "auto"},
     "--micro-batches 4": {"micro_batches": 4},
+    "--schedule searched": {"schedule": "searched"},
     "--compute-stream no": {"compute_stream": False},
     "--duplex yes": {"duplex": True},
     "--duplex auto": {"duplex": "auto"},
