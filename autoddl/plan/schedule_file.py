@@ -12,13 +12,14 @@ applied at the end; both may be left out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from autoddl import json_files, store
-from autoddl.errors import AutoDDLError, shown
+from autoddl.errors import AutoDDLError, one_line, shown
 from autoddl.json_files import Count
 from autoddl.perfmodel.pipeline.schedules import CREDITS
 from autoddl.perfmodel.pipeline.step_tasks import AG, LA, StepTasks, tasks_of
@@ -99,7 +100,7 @@ def with_schedule(plan: PlanValue, given: Mapping[str, Any] | str | Path) -> Pla
         where = f"schedule file {store.told(given)}"
         text = store.content(given, where, _REMEDY)
     else:
-        text = msgspec.json.encode(given)
+        text = _encoded(given)
     file = json_files.decode(text, _File, form=FORM, where=where, remedy=_REMEDY)
     try:
         tasks = _tasks(plan, file)
@@ -112,6 +113,16 @@ def with_schedule(plan: PlanValue, given: Mapping[str, Any] | str | Path) -> Pla
                 f"{part.in_flight}; plan with schedule='gpipe', which keeps all"
             )
     return plan.in_own_order(tasks)
+
+
+def _encoded(given: Any) -> bytes:
+    try:
+        return msgspec.json.encode(given)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise AutoDDLError(
+            f"schedule: no JSON can be made of the {type(given).__name__} ({one_line(str(error), 100)}); "
+            f"{_REMEDY}"
+        ) from None
 
 
 def _tasks(plan: PlanValue, file: _File) -> StepTasks:
@@ -150,12 +161,13 @@ def _check_following(told: Sequence[Sequence[str]], found: StepTasks) -> None:
     for stage, (tasks, text) in enumerate(zip(told, found.texts, strict=True)):
         right = text.split()
         if any(map(_follows, tasks)) and list(tasks) != right:
-            at, pair = next(
-                (n, pair)
-                for n, pair in enumerate(zip(tasks, right, strict=False))
+            at, got, wanted = next(
+                (n, *pair)
+                for n, pair in enumerate(zip_longest(tasks, right, fillvalue=""))
                 if len({*pair}) > 1
             )
             raise AutoDDLError(
-                f"schedule: stage {stage} has {shown(pair[0], 60)} at task {at}, not {pair[1]}; "
-                f"each {LA} follows its backward pass, {AG} is last; or leave them all out"
+                f"schedule: stage {stage} has {shown(got, 60) if got else 'nothing'} at task {at}, not "
+                f"{wanted or 'nothing'}; each {LA} follows its backward pass, {AG} is last; or leave "
+                "them all out"
             )

@@ -28,7 +28,8 @@ from autoddl.perfmodel.pipeline.rendezvous import rendezvous_order
 from autoddl.perfmodel.pipeline.schedules import order
 
 CG, LA, AG, SEND, RECEIVE = "CG", "LA", "AG", "send", "receive"
-_TASK = re.compile(r"([FB])(\d{1,6})(?:([<>])(\d{1,6}))?")
+_NUMBER = "(0|[1-9][0-9]{0,5})"  # in one spelling, so that texts can be compared
+_TASK = re.compile(f"([FB]){_NUMBER}(?:([<>]){_NUMBER})?")
 _SIGNS = {">": SEND, "<": RECEIVE}
 _ALLOWED = "F0, B0, F0>1 (send to stage 1) and B0<1 (receive from it)"
 

@@ -130,6 +130,14 @@ def test_an_edit_that_never_ends_names_both_waits() -> None:
         (lambda d: d["ranks"][0].update(tasks="AG"), "stage 0 lacks F0"),
         (lambda d: d["ranks"][0].update(tasks=d["ranks"][0]["tasks"].replace("LA0 ", "")),
          "stage 0 has .* each LA follows its backward pass"),
+        (lambda d: d["ranks"][0].update(tasks=d["ranks"][0]["tasks"].replace("LA3 AG", "LA3")),
+         "stage 0 has nothing at task 20, not AG; each LA"),
+        (lambda d: d["ranks"][0].update(tasks=d["ranks"][0]["tasks"] + " LA3"),
+         "stage 0 has 'LA3' at task 21, not nothing; each LA"),
+        (lambda d: d["ranks"][0].update(tasks=d["ranks"][0]["tasks"].replace("F3", "F03")),
+         "stage 0 has 'F03', which is no task"),
+        (lambda d: d.update(order="\ud800"), "no JSON can be made of the dict .*surrogates"),
+        (lambda d: d.update(messages=[d]), "no JSON can be made of the dict .*recursion"),
     ],
 )  # fmt: skip
 def test_one_line_for_a_wrong_schedule(change: Any, told: str) -> None:
