@@ -15,7 +15,8 @@ import msgspec
 from autoddl.errors import AutoDDLError, shown
 from autoddl.explain.layer_rows import GRAPH, joined, main_ops, modules_of
 from autoddl.explain.words import words_of
-from autoddl.plan.value import Estimate, Part, PlanValue
+from autoddl.perfmodel.pipeline.schedules import CREDITS
+from autoddl.plan.value import OWN, Estimate, Part, PlanValue
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.program.blocks import pattern
 from autoddl.sbp.program.ops_and_tensors import AGAIN
@@ -23,6 +24,8 @@ from autoddl.sbp.rewrites.micro_batch import batch_of
 from autoddl.sbp.rewrites.recomputed_layers import ops_again
 from autoddl.sbp.state import B, NdSbp
 from autoddl.units import bytes_text, runs_text
+
+TASKS = "order of tasks"
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ def diff(first: PlanValue, second: PlanValue) -> PlanDiff:
     settings = [
         PlanSetting(name, told, theirs[name]) for name, told in ours.items() if told != theirs[name]
     ]
+    settings += _orders(first, second)
     return PlanDiff(
         tuple(settings), tuple(_layers(first, second)), (first.estimate, second.estimate)
     )
@@ -177,6 +181,21 @@ def _settings(plan: PlanValue) -> Mapping[str, str]:
         "search": plan.search.solver,
         "order of ops": _order(plan),
     }
+
+
+def _orders(first: PlanValue, second: PlanValue) -> Iterator[PlanSetting]:
+    """Yield in which order both do their tasks, where they keep one; of their own, where these part."""
+    if any(len(p.parts) == 1 or p.engine.schedule == CREDITS for p in (first, second)):
+        return
+    names = first.order_name, second.order_name
+    if names[0] != names[1]:
+        yield PlanSetting(TASKS, *names)
+    elif names[0] == OWN:
+        for stage, pair in enumerate(zip(first.tasks.texts, second.tasks.texts, strict=False)):
+            for one, other in zip(*(text.split() for text in pair), strict=False):
+                if one != other:
+                    yield PlanSetting(TASKS, *(f"stage {stage}: … {t} …" for t in (one, other)))
+                    return
 
 
 def _yes(value: bool) -> str:

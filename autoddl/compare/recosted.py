@@ -10,17 +10,18 @@ from typing import Any
 import msgspec
 
 from autoddl.calls import uncollected
-from autoddl.compare.plan_diff import diff, samples_of
+from autoddl.compare.plan_diff import TASKS, diff, samples_of
 from autoddl.compare.staged_again import cluster_of_stages, staged_again, uncut
 from autoddl.compare.variants import Read
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.explain.reopened import reopened
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
-from autoddl.plan.value import Estimate, PlanValue
+from autoddl.plan.value import OWN, Estimate, PlanValue
 from autoddl.planner import choose
 from autoddl.planner.memory_limits import parse_bytes, with_memory
 from autoddl.planner.plan_options import ANY, AUTO, Options
+from autoddl.planner.stages.stage_order import SEARCHED
 from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.rewrites.micro_batch import with_batch
 from autoddl.sbp.rewrites.recomputed_layers import with_nothing_again
@@ -28,7 +29,7 @@ from autoddl.search.budget import Budget
 
 _BUT = (
     "profile", "memory limit", "search", "order of ops", "ranks of each stage",
-    "first module of each stage", "micro-batches in flight",
+    "first module of each stage", "micro-batches in flight", TASKS,
 )  # fmt: skip
 """What `difference` does not tell of two plans: it always differs, or follows from the rest."""
 
@@ -135,6 +136,9 @@ def _again(
         unlike = len({part.mesh for part in plan.parts}) > 1
         program = with_batch(uncut(plan), batch)
         options = replace(options, pipeline=AUTO, parts=ANY if unlike else AUTO)
+    if plan.orders:
+        order = plan.order_name
+        options = replace(options, schedule=SEARCHED if order == OWN else order)
     if devices.kinds and all(each.stages == 1 for each in plan.search.outcomes):
         options = replace(options, pipeline=1)
     if several or plan.pipelined or devices.kinds:

@@ -36,6 +36,7 @@ from autoddl.sbp.rules.registry import written
 from autoddl.sbp.shards import shard_slices
 from autoddl.sbp.state import NdSbp
 
+OWN = "own"  # order of tasks, of no schedule
 ROOMY = "in more memory"
 """The baseline that has the same states, and computes nothing again."""
 
@@ -367,9 +368,9 @@ class PlanValue:
 
     @property
     def order_name(self) -> str:
-        """Return what the order of tasks in a script is called: that of a schedule, or "own"."""
-        known = (name for name in (GPIPE, ONE_F_ONE_B) if self._in_order(name) == self.tasks)
-        return next(known, "own")
+        """Return what the order of tasks in a script is called: that of a schedule, or OWN."""
+        known = (name for name in (ONE_F_ONE_B, GPIPE) if self._in_order(name) == self.tasks)
+        return next(known, OWN)
 
     @cached_property
     def tasks(self) -> StepTasks:

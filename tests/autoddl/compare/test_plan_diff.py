@@ -117,6 +117,26 @@ def test_settings_tell_what_was_asked_for() -> None:
     assert {each.name for each in again.settings} >= {"ops computed again"}
 
 
+def test_another_order_of_tasks_is_told() -> None:
+    plan = autoddl.optimize(
+        mlp(64, (64, 64, 64)), mesh="1", pipeline=2, micro_batches=4, profile=cluster(),
+        engine="script", budget=LITTLE,
+    )  # fmt: skip
+    written = plan.tasks.written
+    assert "F1>1 B0<1 B0 F2" in written[0]
+    one, other = (
+        replace(plan, orders=(written[0].replace("F1>1 B0<1 B0 F2", edited), written[1]))
+        for edited in ("F1>1 F2 B0<1 B0", "F1>1 B0<1 F2 B0")
+    )
+    for first, second, expected in (
+        (plan, one, ("1f1b", "own")),
+        (one, other, ("stage 0: … F2 …", "stage 0: … B0<1 …")),
+    ):
+        (setting,) = first.diff(second).settings
+        assert (setting.name, setting.first, setting.second) == ("order of tasks", *expected)
+    assert plan.diff(replace(plan, orders=written)).is_empty
+
+
 def test_another_batch_is_of_the_same_program() -> None:
     program = PROGRAMS["transformer"]
     other = autoddl.optimize(with_batch(program, 16), mesh="2x2", profile=cluster(), budget=LITTLE)

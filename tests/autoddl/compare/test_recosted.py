@@ -16,6 +16,7 @@ from autoddl.compare.staged_again import uncut
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.scaled_profile import scaled
+from autoddl.plan.value import OWN
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import batch_of, with_batch
 from autoddl.search.budget import Budget
@@ -153,6 +154,17 @@ def test_stages_are_planned_again_on_all_devices() -> None:
         transformer(layers=2), cluster="2x2", profile=cluster(), pipeline="auto", budget=LITTLE
     )
     assert told.again is not None and told.again.estimate == expected.estimate
+
+
+def test_planning_again_searches_the_order_again() -> None:
+    plan = autoddl.optimize(
+        mlp(64, (64, 8, 512, 512, 64)), mesh="1", pipeline=3, micro_batches=8, profile=cluster(),
+        engine="script", recompute="none", schedule="searched", budget=LITTLE,
+    )  # fmt: skip
+    memory = max(part.memory_bytes for part in plan.parts)  # too little for one stage
+    told = plan.recost(cluster(), cluster="1x3", memory=memory, budget=LITTLE)
+    assert told.again is not None and told.again.order_name == plan.order_name == OWN
+    assert told.again.estimate.step_s <= told.now.step_s
 
 
 def test_less_memory_is_told() -> None:
