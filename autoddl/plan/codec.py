@@ -19,6 +19,7 @@ from autoddl.json_files import Bytes, Count, parsed, shown
 from autoddl.json_files import decode as decode_file
 from autoddl.perfmodel.boxing_prices import GroupedGather
 from autoddl.perfmodel.pipeline.pipeline_step import StageWork
+from autoddl.perfmodel.pipeline.schedules import CREDITS
 from autoddl.plan.search_report import SearchReport
 from autoddl.plan.value import Estimate, ModuleCost, Part, PlanValue, Transfer
 from autoddl.sbp.layout import OUTPUT, Layout, Redistribution
@@ -318,7 +319,8 @@ def _check(plan: PlanValue) -> None:
         raise AutoDDLError(f"$.search.objective: {shown(plan.search.objective)}; known are {known}")
     if all(part.work is not None for part in plan.parts):
         _ = plan.pipeline_step  # which checks itself
-    _ = plan.tasks  # likewise
+    if plan.orders:
+        _check_orders(plan)
     found = plan.search
     names = [plan.profile, found.solver, *(each.name for each in (plan.estimate, *plan.baselines))]
     names += [*(row.module for row in plan.rows), *(each.mesh for each in found.outcomes)]
@@ -330,6 +332,20 @@ def _check(plan: PlanValue) -> None:
         check_name(text, "text", MOST_TEXT)
     for item in plan.inputs:
         item.local_slice(0)
+
+
+def _check_orders(plan: PlanValue) -> None:
+    """Raise where an order is none of the stages, of no script, or keeps more than was planned."""
+    if plan.engine.schedule == CREDITS or len(plan.orders) != len(plan.parts):
+        raise AutoDDLError(
+            f"$.orders: of {len(plan.orders)} stages; the plan has {len(plan.parts)}, for "
+            f"{plan.engine.title}, which keeps {'none' if plan.engine.schedule == CREDITS else 'these'}"
+        )
+    for stage, (most, part) in enumerate(zip(plan.tasks.in_flight, plan.parts, strict=True)):
+        if most > part.in_flight:
+            raise AutoDDLError(
+                f"$.parts[{stage}].in_flight: {part.in_flight}, with {most} in its order of tasks"
+            )
 
 
 def _check_found(plan: PlanValue) -> None:

@@ -149,6 +149,23 @@ def test_one_line_for_a_wrong_schedule(change: Any, told: str) -> None:
     assert "\n" not in str(error.value) and str(error.value).startswith("schedule: ")
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda d: d["orders"].pop(), r"\$.orders: of 1 stages; the plan has 2, for a generated script"),
+        (lambda d: d.update(engine="oneflow"), "for OneFlow, which keeps none"),
+        (lambda d: d["parts"][1].update(in_flight=3), r"\$.parts\[1\].in_flight: 3, with 4 in its order"),
+        (lambda d: d["orders"].reverse(), "stage 0 has no task F0<0"),
+    ],
+)  # fmt: skip
+def test_one_line_for_a_plan_file_with_wrong_orders(change: Any, told: str) -> None:
+    data = json.loads(codec.encode(planned("mlp", 2, 4, "gpipe")))
+    change(data)
+    with pytest.raises(AutoDDLError, match=told) as error:
+        codec.decode(json.dumps(data), "a.json", engines.model)
+    assert "\n" not in str(error.value)
+
+
 def test_more_in_flight_than_the_memory_is_for() -> None:
     plan, keeping = (planned("mlp", 2, 4, schedule) for schedule in ("1f1b", "gpipe"))
     with pytest.raises(AutoDDLError, match=r"stage 0 has 4 micro-batches in flight, .* is for 2"):
