@@ -316,7 +316,8 @@ class PlanValue:
 
     def in_own_order(self, tasks: StepTasks) -> PlanValue:
         """Return the plan with its stages' tasks in another order, and what a step takes then."""
-        other = replace(self, orders=tasks.written)
+        usual = tasks == self._in_order(ONE_F_ONE_B)
+        other = replace(self, orders=() if usual else tasks.written)
         if any(part.work is None for part in self.parts):
             return other
         busy_s = self.estimate.compute_s + self.estimate.communication_s

@@ -103,6 +103,7 @@ def test_a_schedule_goes_through_files(tmp_path: Path) -> None:
     again_s = plan.with_schedule(other.schedule()).estimate.step_s
     assert again_s == pytest.approx(other.estimate.step_s)
     assert plan.with_schedule(plan.schedule()) == plan
+    assert other.with_schedule(other.schedule()) == other
 
 
 def test_an_edit_that_never_ends_names_both_waits() -> None:
