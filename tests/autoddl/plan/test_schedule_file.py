@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,16 @@ def test_engines_that_keep_no_order_refuse_one() -> None:
     whole = autoddl.optimize(program, mesh="2", profile=cluster(), budget=0.5)
     with pytest.raises(AutoDDLError, match="the plan has one stage, which needs none"):
         whole.schedule()
+
+
+def test_scripts_for_cuda_devices_have_stages_too() -> None:
+    program = replace(PROGRAMS["transformer"], device="cuda")
+    plan = autoddl.optimize(
+        program, cluster="1x2", pipeline=2, micro_batches=4, profile=cluster(device_type="cuda"),
+        engine="script", schedule="searched", budget=0.5,
+    )  # fmt: skip
+    assert not plan.compute_stream and plan.schedule()["micro_batches"] == 4
+    assert 'DEVICE = "cuda"' in generate(plan)
 
 
 def test_gpipe_that_does_not_fit_says_what_does() -> None:

@@ -40,7 +40,8 @@ SCRIPT: EngineModel = replace(
         clips_stages=False,
         strides=True,
     ),
-    streams=(SEPARATE_STREAMS,),
+    # no jobs, which alone have to accumulate on the compute stream
+    streams=(SEPARATE_STREAMS._replace(accumulating=SEPARATE_STREAMS.devices),),
     schedule="1f1b",
     rendezvous=True,
     collectives={},  # eager: each by itself
