@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from autoddl.cli.app import say
-from autoddl.cli.options import example
+from autoddl.cli.options import check_new, example
 from autoddl.terminal.status_line import working
 
 
@@ -24,6 +24,8 @@ def command(plan: str, output: Path | None, use: str | None, save: Path | None) 
     """
     from autoddl import load, store
 
+    if output is not None:
+        check_new(output, force=True, beside=plan)
     known = load(plan)
     with working("ordering"):
         found = known if use is None else known.with_schedule(use)
