@@ -80,7 +80,7 @@ def to_json(plan: PlanValue) -> dict[str, Any]:
 
 def _sent(plan: PlanValue, source: int, target: int) -> list[str]:
     ends = source, target
-    return [item.tensor for item in plan.transfers if (item.source, item.target) == ends]
+    return [item.tensor for item in plan.messages if (item.source, item.target) == ends]
 
 
 def with_schedule(plan: PlanValue, given: Mapping[str, Any] | str | Path) -> PlanValue:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -359,13 +359,19 @@ class PlanValue:
             raise AutoDDLError("pipeline: no seconds to simulate; plan with autoddl.optimize")
         credits = [part.in_flight for part in self.parts]
         return pipeline_step(
-            self.engine, works, self.micro_batches, self.transfers, credits, self.orders
-        )
+            self.engine, works, self.micro_batches, sent_works(self.engine, self.program, self.transfers),
+            credits, self.orders,
+        )  # fmt: skip
 
-    @property
+    @cached_property
+    def messages(self) -> tuple[TransferWork, ...]:
+        """Return the tensors that go between stages for each micro-batch in a script."""
+        return tuple(_messages(self.program, self.transfers))
+
+    @cached_property
     def links(self) -> tuple[Link, ...]:
-        """Return which messages go between stages for each micro-batch in a script."""
-        return links_between((item.source, item.target) for item in self.transfers)
+        """Return which messages these are."""
+        return links_between((item.source, item.target) for item in self.messages)
 
     @property
     def order_name(self) -> str:
@@ -438,20 +444,42 @@ def pipeline_step(
     engine: EngineModel,
     works: Sequence[StageWork],
     micro_batches: int,
-    transfers: Sequence[Transfer],
+    sent: tuple[TransferWork, ...],
     in_flight: Sequence[int],
     orders: tuple[str, ...] = (),
 ) -> PipelineStep:
     """Return what the simulation of a step needs; `in_flight` are the credits of the stages."""
-    sent = tuple(
-        TransferWork(item.source, item.target, item.seconds or 0.0, item.tensor)
-        for item in transfers
-        if item.seconds is not None or engine.rendezvous
-    )
     return PipelineStep(
         tuple(works), micro_batches, sent, schedule=engine.schedule, credits=tuple(in_flight),
         rendezvous=engine.rendezvous, orders=orders,
     )  # fmt: skip
+
+
+def sent_works(
+    engine: EngineModel, program: Program, transfers: Sequence[Transfer]
+) -> tuple[TransferWork, ...]:
+    """Return what goes between stages for each micro-batch, as an engine sends it."""
+    if engine.rendezvous:
+        return tuple(_messages(program, transfers))
+    return tuple(
+        TransferWork(item.source, item.target, item.seconds, item.tensor)
+        for item in transfers
+        if item.seconds is not None
+    )
+
+
+def _messages(program: Program, transfers: Sequence[Transfer]) -> Iterator[TransferWork]:
+    """Yield what scripts send: what forward ops read, and its gradient back from where it was read.
+
+    A plan may add gradients up on their way; autograd does so where the tensor was made.
+    """
+    read = {tensor for op in program.ops if op.phase == "forward" for _, tensor in op.inputs}
+    for item in transfers:
+        if item.tensor in read and item.source < item.target:
+            seconds = item.seconds or 0.0
+            yield TransferWork(item.source, item.target, seconds, item.tensor)
+            if "float" in program.tensor[item.tensor].dtype:
+                yield TransferWork(item.target, item.source, seconds, item.tensor)
 
 
 def _difference(plan: PlanValue, program: Program) -> str:

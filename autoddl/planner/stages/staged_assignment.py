@@ -12,13 +12,19 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from autoddl.engine.model import EngineModel, MemoryEstimate
-from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, StageWork
+from autoddl.perfmodel.pipeline.pipeline_step import (
+    BOXING,
+    COMPUTE,
+    PipelineStep,
+    StageWork,
+    TransferWork,
+)
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, closed_form_s, simulate
 from autoddl.perfmodel.pipeline.schedules import CREDITS, strict_in_flight
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.timeline import MODEL_ERROR
-from autoddl.plan.value import Estimate, pipeline_step
+from autoddl.plan.value import Estimate, pipeline_step, sent_works
 from autoddl.planner.stages.stage_links import Links
 from autoddl.planner.stages.stage_moves import StageMoves, StagePart
 from autoddl.planner.whole.assigned import Assigned
@@ -157,8 +163,13 @@ class Staged(StageMoves):
         """Return what the simulation of a step needs."""
         works = [self._work(stage) for stage in range(self.stages)]
         return pipeline_step(
-            self.engine, works, self.micro_batches, self.transfers, self.in_flight, self.orders
+            self.engine, works, self.micro_batches, self.sent_works, self.in_flight, self.orders
         )
+
+    @cached_property
+    def sent_works(self) -> tuple[TransferWork, ...]:
+        """Return what goes between stages for each micro-batch."""
+        return sent_works(self.engine, self.program, self.transfers)
 
     @cached_property
     def flying(self) -> tuple[int, ...]:

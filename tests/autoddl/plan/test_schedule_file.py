@@ -17,19 +17,37 @@ from autoddl.api import Plan
 from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
+from autoddl.sbp.program import Program
 from tests.autoddl.codegen.plans import generate, with_updates
 from tests.support.clusters import cluster
-from tests.support.programs import mlp, transformer
+from tests.support.programs import Builder, linear, mlp, mse, residual, transformer
 from tests.support.simulated import simulated_tasks
 
+
+def skipping() -> Program:
+    """Return layers of which the last also reads what the first makes, past all stages between."""
+    g = Builder()
+    x, target = g.input((32, 16)), g.input((32, 16))
+    with g.module("model"):
+        made = []
+        for number in range(8):
+            with g.module(f"fc{number}"):
+                x = linear(g, x, 16)
+                made.append(x)
+        with g.module("join"):
+            x = residual(g, made[0], x)
+    return g.program(mse(g, x, target), "adam")
+
+
 PROGRAMS = {
+    "skip": with_updates(skipping()),
     "mlp": with_updates(mlp(32, (16, 32, 32, 32, 16))),
     "transformer": with_updates(transformer(layers=4, batch=8)),
 }
 CASES = [
     (name, stages, micro_batches, schedule)
     for name in PROGRAMS
-    for stages, micro_batches in ((2, 4), (4, 8))
+    for stages, micro_batches in ((2, 4), (4, 8))[name == "skip" :]
     for schedule in ("1f1b", "gpipe", "searched")
 ]
 
@@ -80,6 +98,9 @@ def test_simulation_script_and_schedule_agree(
         assert [t for t in tasks if t.startswith("LA")] == [
             "LA" + t[1:] for t in tasks if t.startswith("B") and t[1:].isdigit()
         ]
+    if name == "skip":  # scripts send the gradient back where the tensor came from
+        assert {("F", 0, 3), ("B", 3, 0)} <= {*plan.links}
+        assert any(s.name.startswith("B0 ") and s.stream == "3→0" for s in plan.timeline.spans)
     for stage, part in enumerate(plan.parts):
         assert plan.timeline.in_flight[stage] <= part.in_flight
 

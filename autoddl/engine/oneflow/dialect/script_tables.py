@@ -70,20 +70,24 @@ def orders(stages: StageSections) -> str:
         [
             *table[:-1],
             table[-1].rstrip(","),
-            *_turns(stages.plan),
+            *_turns(stages),
             "ROUTES = routes()",
             "DONE = []  # what this stage did in the last step, in order: F0, F0>1 (sent), B0<1, B0, …",
         ]
     )
 
 
-def _turns(plan: PlanValue) -> list[str]:
+def _turns(stages: StageSections) -> list[str]:
     """Return the lines that say in which order stages do their tasks."""
+    plan, pairs = stages.plan, "sorted({row[1:3] for row in TRANSFERS})"
     if not plan.orders:
+        planned = {(source, target) for turn, source, target in plan.links if turn == "F"}
+        if planned != {(sent.source, sent.transfer.target) for sent in stages.sent}:
+            pairs = literal(sorted(planned))  # some carry what the loss does not depend on
         return [
             "ORDER = rendezvous_order(",
             "    [one_f_one_b(stage, STAGES, MICRO_BATCHES) for stage in range(STAGES)],",
-            "    sorted({row[1:3] for row in TRANSFERS}),",
+            f"    {pairs},",
             ")",
         ]
     rows = [wrap(text, _TASKS_WIDTH) for text in plan.tasks.written]
