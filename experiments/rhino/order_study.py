@@ -2,7 +2,7 @@
 
     uneven    twelve pipelines of a perceptron of equal layers, of which stages have unlike numbers:
               predicted steps of 1F1B, of searches with 0, 1 and 2 more micro-batches in flight, and gaps
-    measured  two of them run by turns, on four ranks of a testbed with a part of a core each (as root)
+    measured  two of two stages run by turns, on two ranks of this machine
 
 All is priced with the bundled profile of CPU ranks. Measured steps are medians of turns, in which each
 order trains one step. The exit code is 1 where a searched order is predicted to be later than 1F1B.
@@ -37,8 +37,8 @@ PROFILE, RANKS = "cpu-loopback", "experiments.rhino.order_ranks"
 LAYERS = ((1, 4, 2, 5), (5, 1, 3, 3), (2, 1, 6, 3), (4, 2, 1, 1, 2, 2))  # by stage
 MICRO_BATCHES = (4, 8, 16)
 WIDTH, SAMPLES = 1024, 128  # of a micro-batch: passes take longer than a turn of the scheduler
-MEASURED, ROUNDS, LIMIT_S = LAYERS[1:3], 7, 900.0
-BED = Bed("order-4", 4, 1, "4gbit", "0.45")
+MEASURED, ROUNDS, LIMIT_S = (((2, 1), 4), ((3, 1), 4)), 15, 900.0
+BED = Bed("order-2", 1, 2, None, None)  # a core for each stage
 EXTRA = (0, 1, 2)
 COLUMNS: dict[str, frames.Formats] = {
     "uneven": {
@@ -86,10 +86,10 @@ def uneven_row(layers: Sequence[int], micro_batches: int, folder: Path) -> Row:
 
 
 def measured_row(layers: Sequence[int], micro_batches: int, folder: Path) -> Row:
-    """Return the steps of 1F1B and of a searched order, which take turns on a testbed.
+    """Return the steps of 1F1B and of a searched order, which take turns.
 
     Raises:
-        AutoDDLError: there can be no testbed, or ranks fail.
+        AutoDDLError: ranks fail.
     """
     place = folder / "x".join(map(str, layers))
     place.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def _cases(study: str) -> Iterator[tuple[Sequence[int], int]]:
     if study == "uneven":
         yield from product(LAYERS, MICRO_BATCHES)
     else:
-        yield from ((layers, MICRO_BATCHES[1]) for layers in MEASURED)
+        yield from MEASURED
 
 
 @click.command(help=__doc__)
