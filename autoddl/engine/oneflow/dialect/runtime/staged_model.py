@@ -169,7 +169,7 @@ def train_step(params, optimizer, micro_batches):
     values = {n: dict(inputs) for n, inputs in enumerate(micro_batches)}
     for kind, n, *message in ORDER[STAGE]:
         if message:
-            if DEVICE == "cpu":  # else it would go before passes, and these wait behind it
+            if DEVICE == "cpu":  # else it overtakes passes, and later ones wait behind it
                 flow._oneflow_internal.eager.Sync()
             exchange(kind, *message, values[n], gradients.setdefault(n, {}))
         elif kind == "F":
