@@ -2,7 +2,7 @@
 
 Gathers are tried padded and grouped.
 
-Arguments: a file for rank 0's findings, and a mesh such as 2:3/1x2.
+Arguments: a file for rank 0's findings, a mesh such as 2:3/1x2, and n: every n-th pair is tried.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from autoddl.sbp.state import NdSbp, S
 SHAPE = (8, 16)
 
 
-def main(file: Path, mesh: Mesh) -> None:
+def main(file: Path, mesh: Mesh, every: int) -> None:
     rank = flow.env.get_rank()
     script.RANKS = np.arange(mesh.size).reshape(mesh.shape).tolist()
     script.SHARES = [
@@ -40,9 +40,9 @@ def main(file: Path, mesh: Mesh) -> None:
     states, seen, tried = list(all_states(SHAPE, mesh.cuts)), {}, 0
     if mesh.cuts == mesh.shape:
         states += strided_states(SHAPE, mesh.cuts, [(S(0, 2), S(1, 2))] * mesh.ndim)
-    for src, dst in itertools.permutations(states, 2):
-        if boxing(src, dst, SHAPE, mesh.cuts) is None:
-            continue
+    pairs = itertools.permutations(states, 2)
+    joined = [pair for pair in pairs if boxing(*pair, SHAPE, mesh.cuts) is not None]
+    for src, dst in joined[::every]:
         tried += 1
         for grouped in (False, True)[: 1 + any(gathers(src, dst, SHAPE, mesh.cuts))]:
             for name, right in check(whole, src, dst, mesh, grouped).items():
@@ -87,4 +87,4 @@ def entries(state: NdSbp) -> list[object]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Mesh.parse(sys.argv[2]))
+    main(Path(sys.argv[1]), Mesh.parse(sys.argv[2]), int(sys.argv[3]))
