@@ -68,8 +68,8 @@ Orders = tuple[tuple[Task, ...], ...]
 class StepTasks:
     """The tasks of a step, by stage in the order in which it does them.
 
-    Where messages are a `rendezvous` each stage does one task after another. Else it does so with its
-    passes alone: messages go beside them, as soon as there is what they carry.
+    Where messages are a `rendezvous` they are among these. Else they go beside, as soon as there is what
+    they carry, and belong to no stage's order.
     """
 
     stages: Orders
@@ -101,8 +101,7 @@ class StepTasks:
     def waits(self) -> Iterator[tuple[int, Task, Task]]:
         """Yield stages, with two tasks of which the second waits for the first, which it comes behind."""
         for stage, tasks in enumerate(self.stages):
-            kinds = (CG, SEND, RECEIVE) if self.rendezvous else (CG,)
-            for first, then in pairwise(task for task in tasks if task.kind in kinds):
+            for first, then in pairwise(task for task in tasks if task.kind not in (LA, AG)):
                 yield stage, first, then
 
 
@@ -143,7 +142,7 @@ def scheduled(
         actions = rendezvous_order(passes, pairs)  # type: ignore[no-untyped-call]
         found = [[_task(stage, *each) for each in mine] for stage, mine in enumerate(actions)]
     else:
-        found = [[*_beside(stage, mine, links)] for stage, mine in enumerate(passes)]
+        found = [[Task(CG, *each) for each in mine] for mine in passes]
     return StepTasks(_whole(found, micro_batches), rendezvous)
 
 
@@ -151,14 +150,6 @@ def _task(stage: int, turn: str, n: int, source: int = -1, target: int = -1) -> 
     if source < 0:
         return Task(CG, turn, n)
     return Task(SEND, turn, n, target) if source == stage else Task(RECEIVE, turn, n, source)
-
-
-def _beside(stage: int, passes: Sequence[tuple[str, int]], links: Sequence[Link]) -> Iterator[Task]:
-    """Yield passes, each behind what it receives and before what it sends."""
-    for turn, n in passes:
-        yield from (Task(RECEIVE, turn, n, a) for k, a, b in links if (k, b) == (turn, stage))
-        yield Task(CG, turn, n)
-        yield from (Task(SEND, turn, n, b) for k, a, b in links if (k, a) == (turn, stage))
 
 
 def _whole(orders: Sequence[Sequence[Task]], micro_batches: int) -> Orders:
@@ -244,8 +235,6 @@ def _check_ends(orders: Sequence[Sequence[Task]]) -> None:
             task = orders[stage][place[stage]]
             if task.kind != CG:
                 other = task.other
-                if place[other] == len(orders[other]):
-                    break  # unreachable where every stage has its messages
                 theirs = orders[other][place[other]]
                 if theirs.kind == CG or theirs.message(other) != task.message(stage):
                     break

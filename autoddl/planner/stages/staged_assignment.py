@@ -179,6 +179,9 @@ class Staged(StageMoves):
         one after the other: with transfers of 13 ms to and from a last stage, both of 87 ms, these are
         (87 + 87 + 2·13) / 87, rounded up to 3, where strict 1F1B has 2.
         """
+        strict = strict_in_flight(self.stages, self.micro_batches)
+        if self.engine.schedule != CREDITS:
+            return strict
         stage_s = [sum(s for _, s in work.forward + work.backward) for work in self.step.stages]
         sent_s = [0.0] * self.stages  # of all cuts behind a stage
         for sent in self.step.transfers:
@@ -186,9 +189,6 @@ class Staged(StageMoves):
                 sent_s[stage] += sent.seconds
         ways = [sum(stage_s[n:]) + sum(sent_s[n:]) for n in range(self.stages)]
         slowest = max(max(stage_s), 1e-12)
-        strict = strict_in_flight(self.stages, self.micro_batches)
-        if self.engine.schedule != CREDITS:
-            return strict
         wanted = (math.ceil(way / slowest) for way in ways)
         return tuple(
             min(self.micro_batches, max(pair)) for pair in zip(strict, wanted, strict=True)
