@@ -13,7 +13,8 @@ from autoddl.codegen.forward.section import Section, Value, forward_ops
 from autoddl.codegen.script_facts import Input
 from autoddl.codegen.source.identifiers import first_free, identifier
 from autoddl.errors import AutoDDLError
-from autoddl.plan.value import PlanValue, Transfer
+from autoddl.plan.parts import Transfer
+from autoddl.plan.value import PlanValue
 from autoddl.sbp.rewrites.recomputation import can_repeat
 from autoddl.sbp.state import NdSbp
 

@@ -16,7 +16,8 @@ from autoddl.errors import AutoDDLError, shown
 from autoddl.explain.layer_rows import GRAPH, joined, main_ops, modules_of
 from autoddl.explain.words import words_of
 from autoddl.perfmodel.pipeline.schedules import CREDITS
-from autoddl.plan.value import OWN, Estimate, Part, PlanValue
+from autoddl.plan.parts import Estimate, Part
+from autoddl.plan.value import OWN, PlanValue
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.program.blocks import pattern
 from autoddl.sbp.program.ops_and_tensors import AGAIN

@@ -17,7 +17,8 @@ from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.explain.reopened import reopened
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
-from autoddl.plan.value import OWN, Estimate, PlanValue
+from autoddl.plan.parts import Estimate
+from autoddl.plan.value import OWN, PlanValue
 from autoddl.planner import choose
 from autoddl.planner.memory_limits import parse_bytes, with_memory
 from autoddl.planner.plan_options import ANY, AUTO, Options

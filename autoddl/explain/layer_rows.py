@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from autoddl.explain.words import words_of
 from autoddl.perfmodel.roofline import OpWork
-from autoddl.plan.value import ModuleCost, PlanValue
+from autoddl.plan.parts import ModuleCost
+from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.program.blocks import pattern
 from autoddl.sbp.rules.registry import find

@@ -20,8 +20,9 @@ from autoddl.json_files import decode as decode_file
 from autoddl.perfmodel.boxing_prices import GroupedGather
 from autoddl.perfmodel.pipeline.pipeline_step import StageWork
 from autoddl.perfmodel.pipeline.schedules import CREDITS
+from autoddl.plan.parts import Estimate, ModuleCost, Part, Transfer
 from autoddl.plan.search_report import SearchReport
-from autoddl.plan.value import Estimate, ModuleCost, Part, PlanValue, Transfer
+from autoddl.plan.value import PlanValue
 from autoddl.sbp.layout import OUTPUT, Layout, Redistribution
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program

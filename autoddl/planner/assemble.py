@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from autoddl.plan.parts import Estimate, Part
 from autoddl.plan.search_report import SearchReport
-from autoddl.plan.value import Estimate, Part, PlanValue
+from autoddl.plan.value import PlanValue
 from autoddl.planner.stages.module_costs import module_costs
 from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.planner.whole.assigned import Assigned

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autoddl.errors import AutoDDLError, InfeasibleError
+from autoddl.plan.parts import Estimate
 from autoddl.plan.search_report import Outcome
-from autoddl.plan.value import Estimate
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.planner.whole.one_stage import OneStage

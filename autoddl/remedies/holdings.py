@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from autoddl.explain.layer_rows import GRAPH, joined
 from autoddl.explain.words import axis_names, plural
-from autoddl.plan.value import Part, PlanValue
+from autoddl.plan.parts import Part
+from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.blocks import pattern
 from autoddl.sbp.program.live_across import kept_tensors

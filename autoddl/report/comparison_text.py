@@ -13,7 +13,7 @@ from autoddl.compare.plan_diff import LayerDiff, LayerSide, PlanDiff
 from autoddl.compare.recosted import Recost
 from autoddl.compare.variants import Variant, WhatIf
 from autoddl.compare.within_target import Fit
-from autoddl.plan.value import Estimate
+from autoddl.plan.parts import Estimate
 from autoddl.report.plan_text import WIDTH, shown
 from autoddl.units import bytes_text, seconds_text
 

@@ -11,8 +11,9 @@ from rich.table import Table
 
 from autoddl.errors import MOST_SHOWN, one_line
 from autoddl.perfmodel.pipeline.schedules import CREDITS, GPIPE, ONE_F_ONE_B
+from autoddl.plan.parts import Estimate, ModuleCost
 from autoddl.plan.search_report import PlanTrial
-from autoddl.plan.value import ROOMY, Estimate, ModuleCost, PlanValue
+from autoddl.plan.value import ROOMY, PlanValue
 from autoddl.sbp.program.blocks import pattern
 from autoddl.sbp.rewrites.recomputed_layers import layers_again, layers_of, ops_again
 from autoddl.sbp.shares import units

@@ -8,7 +8,7 @@ from dataclasses import replace
 from autoddl.api import Plan
 from autoddl.perfmodel.pipeline.pipeline_step import StageWork
 from autoddl.perfmodel.pipeline.schedules import strict_in_flight
-from autoddl.plan.value import Part, Transfer
+from autoddl.plan.parts import Part, Transfer
 from autoddl.sbp.layout import OUTPUT, Layout, Redistribution
 from autoddl.sbp.program import Program
 

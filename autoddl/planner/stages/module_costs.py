@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE
-from autoddl.plan.value import ModuleCost
+from autoddl.plan.parts import ModuleCost
 from autoddl.planner.stages.staged_assignment import STREAMS, Staged
 from autoddl.sbp.layout import OUTPUT
 from autoddl.sbp.program import Op

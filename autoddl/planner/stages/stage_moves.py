@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from autoddl.plan.value import Transfer
+from autoddl.plan.parts import Transfer
 from autoddl.planner.stages.stage_links import Links
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.layout import OUTPUT, Layout, Path, Reader, Redistribution

@@ -24,7 +24,8 @@ from autoddl.perfmodel.pipeline.schedules import CREDITS, strict_in_flight
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.timeline import MODEL_ERROR
-from autoddl.plan.value import Estimate, pipeline_step, sent_works
+from autoddl.plan.parts import Estimate
+from autoddl.plan.stage_messages import pipeline_step, sent_works
 from autoddl.planner.stages.stage_links import Links
 from autoddl.planner.stages.stage_moves import StageMoves, StagePart
 from autoddl.planner.whole.assigned import Assigned

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from autoddl.engine.model import MemoryEstimate
 from autoddl.perfmodel.timeline import Prediction, StepTimeline
-from autoddl.plan.value import Estimate
+from autoddl.plan.parts import Estimate
 from autoddl.sbp.layout import Layout
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.assigned.simulated_steps import SimulatedSteps, may_be_ordered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoddl.engine.model import MemoryEstimate
-from autoddl.plan.value import Estimate
+from autoddl.plan.parts import Estimate
 from autoddl.planner.stages.stage_links import Links
 from autoddl.planner.stages.stage_moves import StagePart
 from autoddl.planner.stages.staged_assignment import Staged

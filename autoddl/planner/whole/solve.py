@@ -12,7 +12,7 @@ import numpy as np
 
 from autoddl.calls import uncollected
 from autoddl.errors import AutoDDLError, InfeasibleError
-from autoddl.plan.value import Estimate
+from autoddl.plan.parts import Estimate
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.race import Solution
 from autoddl.planner.request import Request

@@ -18,7 +18,8 @@ from autoddl.explain.time_and_memory import ParetoPoint
 from autoddl.explain.waits import Waits
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE
 from autoddl.perfmodel.pipeline.pipeline_timeline import Span, Timeline
-from autoddl.plan.value import Estimate, PlanValue
+from autoddl.plan.parts import Estimate
+from autoddl.plan.value import PlanValue
 from autoddl.report.perfetto import CATEGORIES
 from autoddl.units import bytes_text, seconds_text
 

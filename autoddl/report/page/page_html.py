@@ -21,7 +21,8 @@ from autoddl import store
 from autoddl.errors import AutoDDLError, printable, shortened
 from autoddl.explain.waits import stage_waits
 from autoddl.perfmodel.profile import Profile
-from autoddl.plan.value import Estimate, PlanValue
+from autoddl.plan.parts import Estimate
+from autoddl.plan.value import PlanValue
 from autoddl.report.page import page_charts as charts
 from autoddl.report.page.page_values import PageValues, known_values, page_values
 from autoddl.sbp.rewrites.recomputed_layers import layers_again, ops_again

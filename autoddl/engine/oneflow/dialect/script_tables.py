@@ -14,7 +14,8 @@ from autoddl.codegen.source.expression import literal, quoted
 from autoddl.codegen.stage_sections import StageSections
 from autoddl.engine.oneflow.dialect.runtime_source import functions_of
 from autoddl.engine.oneflow.dialect.terms import dtype_text, sbp_text
-from autoddl.plan.value import Part, PlanValue
+from autoddl.plan.parts import Part
+from autoddl.plan.value import PlanValue
 from autoddl.sbp.state import NdSbp
 
 MAX_LISTED_RANKS = 16

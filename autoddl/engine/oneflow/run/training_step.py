@@ -38,7 +38,8 @@ from autoddl.engine.oneflow.run.saved_state import SavedState
 from autoddl.errors import AutoDDLError
 from autoddl.launch import progress
 from autoddl.plan import codec
-from autoddl.plan.value import InputPlan, PlanValue
+from autoddl.plan.parts import InputPlan
+from autoddl.plan.value import PlanValue
 from autoddl.sbp.program.ops_and_tensors import READ
 from autoddl.sbp.rewrites.halves import HALF, second
 from autoddl.sbp.state import NdSbp, broadcast

@@ -12,7 +12,7 @@ from autoddl import optimize
 from autoddl.api import Plan, load
 from autoddl.engine.oneflow.model.engine_model import ONEFLOW, SEPARATE_STREAMS
 from autoddl.errors import AutoDDLError
-from autoddl.plan.value import Estimate
+from autoddl.plan.parts import Estimate
 from autoddl.planner.assemble import make_plan
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.request import Request
